@@ -13,11 +13,14 @@ unexport CARGO_TARGET_DIR
 # Tools in ~/.cargo/bin are found even by a shell that does not know of them.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
+# A Python module, in a workspace of its own.
+NATIVE := --locked --manifest-path controller/native/Cargo.toml --target-dir target/native
+
 .DEFAULT_GOAL := help
 # Files of tests that run nothing but Python.
 QUICK := $(addprefix tests/tools/test_,bench.py bench_stacks.py deny.py rates.py reliability.py soak.py)
 
-.PHONY: help setup guest demo check nightly test lab lint fmt bench bench-quick instructions soak fuzz miri reliability deb build
+.PHONY: help setup guest demo native check nightly test lab lint fmt bench bench-quick instructions soak fuzz miri reliability deb build
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -33,6 +36,10 @@ demo: ## voice against bulk traffic on one 1 Gbit/s egress: a plain FIFO, then c
 	@scripts/setup demo
 	cargo build --release --locked
 	$(BINARY) demo $(ARGS)
+
+native: ## the arithmetic of paths as a Python module, for the controller and its tests
+	cargo build $(NATIVE)
+	cp target/native/debug/libtidegate_native.so controller/src/tidegate_native.abi3.so
 
 check: ## between two edits, under 3 minutes on a warm build: formatting, ruff, mypy, unit tests of crates and tools
 	@scripts/setup build test
@@ -58,6 +65,9 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck, cargo-deny; no warnings
 	.venv/bin/ruff format --config tests/pyproject.toml --check $(PYTHON)
 	cd tests && ../.venv/bin/mypy . ../scripts/test
 	cd tests && ../.venv/bin/mypy ../bench ../bench/run
+	cargo fmt --manifest-path controller/native/Cargo.toml --check
+	cargo clippy $(NATIVE) -- -D warnings
+	cd controller && ../.venv/bin/ruff check . && ../.venv/bin/ruff format --check . && ../.venv/bin/mypy src tests bench
 	cd tests && ../.venv/bin/mypy ../scripts/fuzz && ../.venv/bin/mypy ../scripts/nightly && ../.venv/bin/mypy ../scripts/modules && ../.venv/bin/mypy ../scripts/prose
 	shellcheck -x scripts/setup scripts/deb scripts/deny scripts/earlier scripts/guest .ci/run packaging/postinst packaging/prerm packaging/postrm
 	shellcheck -s dash tests/lab/init.sh
@@ -67,6 +77,8 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck, cargo-deny; no warnings
 
 fmt: ## format Rust and Python
 	cargo fmt --all
+	cargo fmt --manifest-path controller/native/Cargo.toml
+	cd controller && ../.venv/bin/ruff check --fix --quiet . && ../.venv/bin/ruff format .
 	.venv/bin/ruff check --config tests/pyproject.toml --fix --quiet $(PYTHON)
 	.venv/bin/ruff format --config tests/pyproject.toml $(PYTHON)
 

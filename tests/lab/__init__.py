@@ -6,6 +6,7 @@
          ──▶ nested             a VM that owns a VF, in a guest
          ──▶ namespaces.Stack   a Linux TCP/IP stack of its own (user + network namespace)
          ──▶ underlay.Underlay  two or three hosts and the network between them; its rules: network.Network
+         ──▶ fabric.Fabric      Open vSwitch bridges in line, ring or fat tree, and hosts; its flows: traffic
          ──▶ libvirt.Libvirt        a libvirtd with its own configuration, state and network
          ──▶ testpmd.Testpmd    DPDK's virtio driver as another program's front end
 

@@ -4,14 +4,18 @@ Needs root, or to be "root" of a user namespace: `make test` enters one
 (`unshare --user --map-root-user`) for ordinary users.
 """
 
+import ctypes
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from .process import Process, wait_for
+
+T = TypeVar("T")
 
 
 def can_make_namespaces() -> bool:
@@ -63,6 +67,19 @@ class Stack:
         process = Process(self._enter(argv), self.folder / f"{argv[0]}-{self._count}.log")
         self._background.append(process)
         return process
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Runs a function in a thread on this stack: its sockets are here. Returns or raises what it does."""
+
+        def enter() -> T:
+            with self.path.open() as namespace:
+                if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0) != 0:
+                    raise OSError(ctypes.get_errno(), f"cannot enter {self.path}")
+            return function()
+
+        # A thread of its own, which ends: it could not go back.
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            return pool.submit(enter).result()
 
     def address(self, device: str, cidr: str) -> None:
         """Wait for a device, give it its address and set it up."""

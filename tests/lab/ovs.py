@@ -26,10 +26,21 @@ class OpenVswitch:
         self.remote = f"unix:{folder}/db.sock"
         database = folder / "conf.db"
         stack.run(["ovsdb-tool", "create", str(database), SCHEMA])
-        self._database = self._start("ovsdb-server", str(database), f"--remote=punix:{folder}/db.sock")
-        wait_for("the database's socket", (folder / "db.sock").exists)
+        self.start_database()
         self.vsctl("--no-wait init")
         self._daemon = self._start("ovs-vswitchd", self.remote)
+
+    def start_database(self) -> None:
+        """Start the database, for the first time or after `kill_database`."""
+        socket = self.folder / "db.sock"
+        socket.unlink(missing_ok=True)
+        words = (str(self.folder / "conf.db"), f"--remote=punix:{socket}")
+        self._database = self._start("ovsdb-server", *words)
+        wait_for("the database's socket", socket.exists)
+
+    def kill_database(self) -> None:
+        """End the database as a crash would; the switch goes on without it."""
+        self._database.kill()
 
     def _start(self, program: str, *words: str) -> Process:
         log = self.folder / f"{program}.log"
@@ -50,6 +61,34 @@ class OpenVswitch:
             f" -- set interface vx0 type=vxlan options:remote_ip={remote} options:key={vni}"
         )
         self.stack.run(f"ip addr add {endpoint} dev br-int && ip link set br-int mtu {mtu} up")
+
+    def bridge(self, name: str, datapath: int) -> None:
+        """A bridge of OpenFlow 1.3 that drops what no rule takes."""
+        self.vsctl(
+            f"add-br {name} -- set bridge {name} datapath_type=netdev protocols=OpenFlow13 fail_mode=secure"
+            f" other_config:datapath-id={datapath:016x}"
+        )
+
+    def controller(self, name: str, target: str) -> None:
+        """Have a bridge connect to a controller, such as tcp:HOST:PORT.
+
+        A target that is new is tried at once; between attempts at an old one are up to 8 s. Without any
+        controller the bridge would lose its rules, so the target is replaced.
+        """
+        self.vsctl(f"set-controller {name} {target}")
+
+    def patch(self, one: str, other: str) -> None:
+        """Join two bridges; the ports are called ONE-OTHER and OTHER-ONE."""
+        for here, there in ((one, other), (other, one)):
+            name = f"{here}-{there}"
+            self.vsctl(
+                f"add-port {here} {name} -- set interface {name} type=patch options:peer={there}-{here}"
+            )
+
+    def restart(self) -> None:
+        """Kill the switch, as a crash would, and start it anew: its rules are gone."""
+        self._daemon.kill()
+        self._daemon = self._start("ovs-vswitchd", self.remote)
 
     def stop(self) -> None:
         """End both programs."""

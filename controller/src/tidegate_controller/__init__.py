@@ -1,0 +1,1 @@
+"""Admits, installs and moves real-time paths through OpenFlow switches."""

@@ -1,0 +1,314 @@
+"""The configuration: one TOML file, checked before anything begins.
+
+```text
+ FILE ─▶ openflow, discovery, paths, terms, switches, links, hosts ─▶ Config
+                                                                   └─▶ FILE: KEY: what is wrong
+```
+
+Sizes, rates and times have units (`1518B`, `1Gbit`, `200us`), as in the agent's configuration. A link or host
+has the `terms` of all, but for those that it states itself. Unknown keys are faults.
+"""
+
+import ipaddress
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidegate_controller.decide.admission import Admission, Level, LinkTerms
+from tidegate_controller.decide.marks import Marks
+from tidegate_controller.engine import Settings
+from tidegate_controller.model.topology import Attachment, Link, Port
+from tidegate_controller.ovsdb.connection import check_remote
+
+LARGEST_FILE = 4 << 20
+MOST = {"switches": 256, "links": 4096, "hosts": 2048}
+LEAST_CAPACITY = 10_000_000
+"""bit/s: the queues of levels, of best effort and of switches' own frames have a minimum each."""
+UNITS = {
+    "time": {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9},
+    "rate": {"bit": 1, "kbit": 10**3, "Mbit": 10**6, "Gbit": 10**9},
+    "size": {"B": 1, "kB": 10**3, "KiB": 1 << 10, "MB": 10**6, "MiB": 1 << 20},
+}
+TERMS = {
+    "capacity": "rate",
+    "reservable": "rate",
+    "overhead": "size",
+    "latency": "time",
+    "propagation": "time",
+    "largest-frame": "size",
+}
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+
+
+class ConfigError(ValueError):
+    """Names the file, the key, and what was expected."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the operator wants."""
+
+    listen: tuple[str, int]
+    """Where switches connect."""
+    datapaths: Mapping[int, str]
+    """The name of each switch, by its datapath id."""
+    databases: Mapping[str, frozenset[int]]
+    """Datapath ids of the switches of each database, by its remote."""
+    links: frozenset[Link]
+    """Both directions of each."""
+    terms: tuple[LinkTerms, ...]
+    """Of all links, and of both directions of hosts' uplinks."""
+    hosts: Mapping[str, Attachment]
+    settings: Settings
+    interval: float
+    """s between LLDP frames of a port."""
+
+
+class Section:
+    """A table of the file, whose faults name the key."""
+
+    def __init__(self, where: str, key: str, values: object) -> None:
+        self.where, self.key = where, key
+        if not isinstance(values, dict):
+            raise ConfigError(f"{where}: {key}: a table was expected")
+        self._values: dict[str, Any] = dict(values)
+
+    def fault(self, key: str, text: str) -> ConfigError:
+        """The fault of a key."""
+        return ConfigError(f"{self.where}: {'.'.join(part for part in (self.key, key) if part)}: {text}")
+
+    def take(self, key: str, kind: type | tuple[type, ...], what: str, default: object = None) -> Any:  # noqa: ANN401
+        """A value of a kind. Without a default the key is needed."""
+        value = self._values.pop(key, default)
+        if value is None:
+            raise self.fault(key, f"is missing; {what} was expected")
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise self.fault(key, f"is {str(value)[:60]!r}; {what} was expected")
+        return value
+
+    def text(self, key: str, pattern: re.Pattern[str] | None = None, what: str = "a text") -> str:
+        """A text, of a form."""
+        value: str = self.take(key, str, what)
+        if pattern is not None and not pattern.fullmatch(value):
+            raise self.fault(key, f"is {value[:60]!r}; {what} was expected")
+        return value
+
+    def quantity(self, key: str, kind: str, default: str | None = None) -> int:
+        """A time in ns, a rate in bit/s or a size in bytes."""
+        units = UNITS[kind]
+        what = f"a {kind} such as 5{next(iter(units))} ({', '.join(units)})"
+        text: str = self.take(key, str, what, default)
+        found = re.fullmatch(r"([0-9]{1,12})(\.[0-9]{1,9})?([A-Za-z]+)", text)
+        if found is None or found[3] not in units:
+            raise self.fault(key, f"is {text[:60]!r}; {what} was expected")
+        fraction = found[2] or "."
+        scaled = units[found[3]] * int(found[1] + fraction[1:])
+        return scaled // int(10 ** (len(fraction) - 1))
+
+    def section(self, key: str) -> "Section":
+        """A table within; empty if it is not there."""
+        return Section(self.where, f"{self.key}.{key}" if self.key else key, self._values.pop(key, {}))
+
+    def tables(self, key: str) -> "dict[str, Section]":
+        """Tables by name, or a list of tables by number."""
+        values = self._values.pop(key, {})
+        if isinstance(values, list):
+            values = {str(number): value for number, value in enumerate(values, 1)}
+        named = Section(self.where, key, values)._values
+        if len(named) > MOST[key]:
+            raise ConfigError(f"{self.where}: {key}: {len(named)}; at most {MOST[key]} are served")
+        return {name: Section(self.where, f"{key}.{name}", value) for name, value in named.items()}
+
+    def has(self, key: str) -> bool:
+        """Whether the key is there and not taken yet."""
+        return key in self._values
+
+    def end(self) -> None:
+        """All keys have been taken."""
+        for key in self._values:
+            raise self.fault(key, "is not known")
+
+
+def load(path: Path) -> Config:
+    """Reads a file. Raises `ConfigError`."""
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise ConfigError(f"{path}: at most {LARGEST_FILE} bytes are read")
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, where: str) -> Config:
+    """Reads the text of a file. Raises `ConfigError`."""
+    try:
+        root = Section(where, "", tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{where}: {error}") from None
+    openflow, discovery = root.section("openflow"), root.section("discovery")
+    listen = _listen(openflow)
+    interval = discovery.quantity("interval", "time", "1s") / 1e9
+    if interval < 0.05:
+        raise discovery.fault("interval", "is below 50ms")
+    settings = _settings(root.section("paths"))
+    common = root.section("terms")
+    links, terms = set[Link](), list[LinkTerms]()
+    datapaths, databases = _switches(root)
+    names = set(datapaths.values())
+    defaults = dict(common._values)
+    used: set[Port] = set()
+    for section in root.tables("links").values():
+        link = _link(section, names, used)
+        links |= {link, link.back}
+        ends = [(one.name, one.source.switch, one.target.switch) for one in (link, link.back)]
+        terms += _terms(section, defaults, ends, settings)
+    hosts = {}
+    for name, section in root.tables("hosts").items():
+        hosts[name] = host = _host(name, section, names, used)
+        switch = host.port.switch
+        ends = [(host.to_switch, name, switch), (host.to_host, switch, name)]
+        terms += _terms(section, defaults, ends, settings)
+    for section in (openflow, discovery, root):
+        section.end()
+    _different(root, hosts)
+    return Config(listen, datapaths, databases, frozenset(links), tuple(terms), hosts, settings, interval)
+
+
+def _listen(openflow: Section) -> tuple[str, int]:
+    text = openflow.take("listen", str, "ADDRESS:PORT", "127.0.0.1:6653")
+    host, _, port = text.rpartition(":")
+    try:
+        address = str(ipaddress.ip_address(host.strip("[]")))
+        number = int(port)
+    except ValueError:
+        raise openflow.fault("listen", f"is {text[:60]!r}; ADDRESS:PORT was expected") from None
+    if not 0 <= number < 65536:
+        raise openflow.fault("listen", f"has port {number}; 0 to 65535 were expected")
+    return address, number
+
+
+def _settings(paths: Section) -> Settings:
+    marks = paths.take("marks", list, "a list of DSCPs", [46, 34])
+    try:
+        found = Marks(tuple(marks))
+    except (ValueError, TypeError) as error:
+        raise paths.fault("marks", str(error)) from None
+    hold = paths.quantity("hold", "time", "5s") / 1e9
+    protect = paths.take("protect", bool, "true or false", False)
+    paths.end()
+    return Settings(marks=found, hold=hold, protect=protect)
+
+
+def _switches(root: Section) -> tuple[dict[int, str], dict[str, frozenset[int]]]:
+    datapaths: dict[int, str] = {}
+    databases: dict[str, set[int]] = {}
+    for name, section in root.tables("switches").items():
+        if not NAME.fullmatch(name):
+            raise section.fault("", f"{name[:60]!r} is no name of a switch: {NAME.pattern}")
+        number = int(section.text("datapath", re.compile(r"[0-9a-f]{16}"), "16 hexadecimal digits"), 16)
+        if number in datapaths:
+            raise section.fault("datapath", f"is that of switch {datapaths[number]}, too")
+        datapaths[number] = name
+        remote = section.text("database")
+        try:
+            # A context for `ssl:` is not in the configuration yet.
+            check_remote(remote, None)
+        except ValueError as error:
+            raise section.fault("database", str(error)) from None
+        databases.setdefault(remote, set()).add(number)
+        section.end()
+    if not datapaths:
+        raise ConfigError(f"{root.where}: switches: none is named")
+    return datapaths, {remote: frozenset(numbers) for remote, numbers in databases.items()}
+
+
+def _port(section: Section, key: str, text: str, switches: set[str], used: set[Port]) -> Port:
+    try:
+        port = Port.parse(text)
+    except ValueError:
+        raise section.fault(key, f"is {text[:60]!r}; SWITCH:PORT was expected") from None
+    if port.switch not in switches:
+        raise section.fault(key, f"switch {port.switch[:60]!r} is not in `switches`")
+    if not 0 < port.number < 0xFFFFFF00:
+        raise section.fault(key, f"has port {port.number}; 1 to {0xFFFFFF00 - 1} were expected")
+    if port in used:
+        raise section.fault(key, f"port {port} is used already")
+    used.add(port)
+    return port
+
+
+def _link(section: Section, switches: set[str], used: set[Port]) -> Link:
+    ends = section.take("between", list, "two ports")
+    if len(ends) != 2 or not all(isinstance(end, str) for end in ends):
+        raise section.fault("between", f"is {str(ends)[:60]}; two ports were expected")
+    one, other = (_port(section, "between", end, switches, used) for end in ends)
+    if one.switch == other.switch:
+        raise section.fault("between", "both ports are of one switch")
+    return Link(one, other)
+
+
+def _host(name: str, section: Section, switches: set[str], used: set[Port]) -> Attachment:
+    if not NAME.fullmatch(name):
+        raise section.fault("", f"{name[:60]!r} is no name of a host: {NAME.pattern}")
+    port = _port(section, "port", section.text("port"), switches, used)
+    text = section.text("address")
+    try:
+        address = str(ipaddress.ip_address(text))
+    except ValueError:
+        raise section.fault("address", f"is {text[:60]!r}; an IP address was expected") from None
+    return Attachment(
+        name, port, address, section.text("mac", MAC, "a MAC address such as 02:00:00:00:00:01")
+    )
+
+
+def _terms(
+    section: Section, defaults: dict[str, Any], ends: list[tuple[str, str, str]], settings: Settings
+) -> list[LinkTerms]:
+    own = Section(section.where, section.key, defaults | section._values)
+    values: dict[str, Any] = {
+        key.replace("-", "_"): own.quantity(key, kind)
+        for key, kind in TERMS.items()
+        if own.has(key) or key in ("capacity", "reservable")
+    }
+    levels = tuple(
+        _level(Section(own.where, f"{own.key}.levels.{number}", value))
+        for number, value in enumerate(own.take("levels", list, "a list of levels"), 1)
+    )
+    own.end()
+    if len(levels) != len(settings.marks.levels):
+        raise own.fault("levels", f"{len(levels)}; `paths.marks` has {len(settings.marks.levels)}")
+    if values["capacity"] < LEAST_CAPACITY:
+        raise own.fault("capacity", f"is {values['capacity']} bit/s; at least {LEAST_CAPACITY} are needed")
+    terms = [LinkTerms(*end, levels=levels, **values) for end in ends]
+    try:
+        Admission(terms)
+    except ValueError as error:
+        raise ConfigError(f"{own.where}: {own.key}: {error}") from None
+    return terms
+
+
+def _level(section: Section) -> Level:
+    delay = section.quantity("delay", "time")
+    in_frames = section.has("frames")
+    buffer = (
+        section.take("frames", int, "a number of frames") if in_frames else section.quantity("buffer", "size")
+    )
+    if buffer <= 0:
+        raise section.fault("frames" if in_frames else "buffer", "is not above 0")
+    section.end()
+    return Level(delay, buffer, in_frames)
+
+
+def _different(root: Section, hosts: Mapping[str, Attachment]) -> None:
+    for what in ("address", "mac"):
+        seen: dict[str, str] = {}
+        for name, host in hosts.items():
+            value = getattr(host, what)
+            if value in seen:
+                raise root.fault(f"hosts.{name}.{what}", f"{value} is that of host {seen[value]}, too")
+            seen[value] = name

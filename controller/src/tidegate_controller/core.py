@@ -1,0 +1,232 @@
+"""All that is known, and what follows from what happens.
+
+```text
+ Event ─▶ Core.handle ─▶ Effect, ...
+            │ topology ─▶ Basis: rules of no path ──────────────┐
+            │ request, release ─▶ requests  ─┐                  ├─▶ Install, SetQueues, Wake
+            │ miss, sample, link ─▶ reactions┴▶ Engine: changes ┴─▶ Answer, TellHost, Save...
+            └ answers of switches, time ─▶ Basis, Engine
+```
+
+The time comes in as an argument; nothing here waits.
+"""
+
+from collections.abc import Iterable
+
+from tidegate_controller import events as ev
+from tidegate_controller import reactions, requests
+from tidegate_controller.decide.basis import Basis, Phase
+from tidegate_controller.decide.flood import Tree, spanning
+from tidegate_controller.decide.intent import place, put
+from tidegate_controller.decide.move import Order, merge
+from tidegate_controller.decide.queues import port_of, queues_of, watched
+from tidegate_controller.decide.tags import TagsUsedUp
+from tidegate_controller.engine import Engine, Settings
+from tidegate_controller.model.intent import SwitchIntent
+from tidegate_controller.model.paths import Path, PathState
+from tidegate_controller.model.topology import Topology
+
+BASIS = ""
+"""The owner of orders for rules of no path."""
+
+
+class Core:
+    """The controller without its edges."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.engine = Engine(settings)
+        self.basis = Basis(self.engine.settings.marks)
+        self.followed = Topology()
+        self._tree: Tree | None = None
+        self._trees = 0
+        self.tree_tags: set[int] = set()
+        self._retry: float | None = None
+        self.stale: set[str] = set()
+        """Switches that failed: they may hold other rules than they are to hold."""
+
+    def restore(
+        self,
+        network: ev.SaveNetwork,
+        paths: Iterable[Path],
+        changes: Iterable[ev.SaveChange],
+        decisions: int,
+        now: float,
+    ) -> list[ev.Effect]:
+        """Takes over what was kept, and the number of decisions. Raises `Refused`, `ValueError`.
+
+        The topology is what it was until the edges say otherwise, so a switch that connects loses no rule.
+        Changes that were under way are undone.
+        """
+        engine = self.engine
+        engine.effects, engine.now, engine.decided = [], now, decisions
+        engine.learn(network.terms)
+        changes = list(changes)
+        moving = {change.old.request.name for change in changes if change.old}
+        for path in paths:
+            if path.request.name not in moving:
+                engine.take_over(path)
+        self._tree = network.tree
+        self._trees = 1
+        engine.tags.claim(network.tree.tag, "broadcast#1")
+        self.tree_tags.add(network.tree.tag)
+        self.followed = engine.newest = network.topology
+        self.basis.assume(network.topology, network.tree)
+        engine.arrange(self.followed)
+        for change in changes:
+            engine.undo(change)
+        self._wake()
+        engine.set_queues()
+        return engine.effects
+
+    def handle(self, event: ev.Event, now: float) -> list[ev.Effect]:
+        """What is to be done after an event."""
+        engine = self.engine
+        engine.effects, engine.now = [], now
+        match event:
+            case ev.Requested():
+                requests.requested(engine, event.asker, event.request)
+            case ev.Released():
+                requests.released(engine, event.asker, event.name)
+            case ev.Missed():
+                reactions.missed(engine, event)
+            case ev.Sampled():
+                reactions.sampled(engine, event.samples)
+            case ev.TopologyChanged():
+                self._changed(event)
+            case ev.SwitchDone():
+                self._answered(event.switch, event.ticket, None)
+            case ev.SwitchFailed():
+                self._answered(event.switch, event.ticket, event.error)
+            case ev.QueuesDone():
+                engine.queues_answered(event.number, None)
+            case ev.QueuesFailed():
+                engine.queues_answered(event.number, event.error)
+            case ev.SwitchBack():
+                self._sync(event.switch)
+                engine.back(event.switch)
+            case ev.Tick():
+                pass
+        self._pass_time()
+        while engine.ended:
+            reactions.look_after(engine, engine.ended.pop())
+        engine.set_queues()
+        return engine.effects
+
+    def intents(self) -> dict[str, SwitchIntent]:
+        """What all switches are to hold at this moment."""
+        engine = self.engine
+        found = {switch: SwitchIntent(set(rules)) for switch, rules in self.basis.held().items()}
+        for name, path in engine.paths.items():
+            if name not in engine.running and path.state != PathState.BROKEN:
+                put(found, place(path, engine.settings.marks))
+        for running in engine.running.values():
+            merge(found, running.change.present())
+        for link in engine.book.terms.values():
+            port = port_of(link.name)
+            if port is not None:
+                queues = queues_of(link, engine.loads, engine.settings.marks, engine.raised)
+                found.setdefault(port.switch, SwitchIntent()).queues[port.number] = queues
+        for port in watched(engine.book.terms):
+            found.setdefault(port.switch, SwitchIntent()).watched.add(port.number)
+        return found
+
+    def _changed(self, event: ev.TopologyChanged) -> None:
+        self.engine.learn(event.terms)
+        there = event.topology
+        self.engine.newest = Topology(set(there.switches), set(there.links), dict(there.hosts))
+        self._follow()
+        self._repair()
+
+    def _follow(self) -> None:
+        """Lets the rules of no path follow the newest topology, one change after the other."""
+        engine = self.engine
+        if self.basis.phase == Phase.IDLE:
+            stale = self.tree_tags - self.basis.tags
+            for tag in stale:
+                engine.tags.free(tag)
+            self.tree_tags -= stale
+            if self.followed != engine.newest:
+                self.followed = engine.newest
+                tree = self._next_tree()
+                terms = tuple(engine.book.terms.values())
+                engine.effects.append(ev.SaveNetwork(self.followed, terms, tree))
+                self._order(self.basis.follow(self.followed, tree))
+        engine.arrange(self.followed)
+
+    def _next_tree(self) -> Tree:
+        links = spanning(self.followed)
+        if self._tree is None or links != self._tree.links:
+            self._trees += 1
+            try:
+                tag = self.engine.tags.take(f"broadcast#{self._trees}")
+            except TagsUsedUp:
+                if self._tree is None:
+                    raise
+                # Broadcast stays on the tree that is there.
+                return self._tree
+            self.tree_tags.add(tag)
+            self._tree = Tree(tag, links)
+        return self._tree
+
+    def _order(self, orders: list[Order]) -> None:
+        self.engine.order(BASIS, 0, orders)
+
+    def _answered(self, switch: str, ticket: ev.Ticket, error: str | None) -> None:
+        if error is not None:
+            self.stale.add(switch)
+            self._wake()
+        if ticket.owner != BASIS:
+            self.engine.answered(switch, ticket, error)
+            return
+        was = self.basis.phase
+        self._order(self.basis.done(ticket.serial, switch))
+        self._turned(was)
+
+    def _turned(self, was: Phase) -> None:
+        if was != Phase.IDLE and self.basis.phase == Phase.IDLE:
+            self._follow()
+            self._repair()
+
+    def _pass_time(self) -> None:
+        """What was to be done by now."""
+        engine = self.engine
+        self._elapse()
+        if self._retry is not None and engine.now >= self._retry:
+            for switch in sorted(self.stale):
+                self._sync(switch)
+            for switch in self._awaited():
+                engine.back(switch)
+            self._repair()
+
+    def _elapse(self) -> None:
+        engine = self.engine
+        due = [ticket for at, ticket in engine.timers if at <= engine.now]
+        engine.timers = [(at, ticket) for at, ticket in engine.timers if at > engine.now]
+        for ticket in due:
+            if ticket.owner == BASIS:
+                was = self.basis.phase
+                self._order(self.basis.elapsed(ticket.serial))
+                self._turned(was)
+            else:
+                engine.elapsed(ticket)
+
+    def _repair(self) -> None:
+        """Looks after paths without a whole way; again after the hold time if some are left."""
+        self._retry = None
+        if reactions.repair(self.engine) or self._awaited() or self.stale:
+            self._wake()
+
+    def _awaited(self) -> list[str]:
+        """Switches without which a change cannot go on."""
+        running = self.engine.running.values()
+        return sorted({switch for one in running for switch in one.change.waits_for})
+
+    def _wake(self) -> None:
+        """Another look after the hold time."""
+        if self._retry is None:
+            self._retry = self.engine.now + self.engine.settings.hold
+            self.engine.effects.append(ev.Wake(self._retry))
+
+    def _sync(self, switch: str) -> None:
+        self.stale.discard(switch)
+        self.engine.effects.append(ev.Sync(switch, self.intents().get(switch, SwitchIntent())))

@@ -1,0 +1,1 @@
+"""Decisions: pure functions and machines, without clock, sockets and OpenFlow."""

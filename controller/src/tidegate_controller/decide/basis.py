@@ -1,0 +1,132 @@
+"""How the rules that belong to no path follow the topology.
+
+```text
+ Topology ─▶ CARRY: rules for the new tree's tag, ports of new links and hosts
+          ─▶ BEGIN: broadcast starts on the new tree, best effort takes the new ways, old ports close
+          ─▶ DRAIN ─▶ DELETE: rules of the old tree
+```
+
+A switch that does not answer is not waited for: it is set to what it is to hold when it is back. Broadcast
+frames make no circle in any mixture of rules; best effort may lose frames, or send one in a circle of three
+or more switches, until all switches have the new rules.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from tidegate_controller.decide import base, flood
+from tidegate_controller.decide.flood import Tree
+from tidegate_controller.decide.marks import Marks
+from tidegate_controller.decide.move import Order, Update, Wait, key
+from tidegate_controller.model.intent import Rule, Table
+from tidegate_controller.model.topology import Topology
+
+DRAIN = 1.0
+"""s; a broadcast frame is under way for less."""
+
+
+class Phase(StrEnum):
+    """Where it is."""
+
+    IDLE = "idle"
+    CARRY = "carry"
+    BEGIN = "begin"
+    DRAIN = "drain"
+    DELETE = "delete"
+
+
+AFTER = {
+    Phase.CARRY: Phase.BEGIN,
+    Phase.BEGIN: Phase.DRAIN,
+    Phase.DRAIN: Phase.DELETE,
+    Phase.DELETE: Phase.IDLE,
+}
+Rules = Mapping[str, set[Rule]]
+
+
+class Basis:
+    """The rules of no path, on all switches."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        self._topology = Topology()
+        self._tree: Tree | None = None
+        self._old: Tree | None = None
+        self._held: dict[str, set[Rule]] = {}
+        self._serial = 0
+        self._waiting: set[str] = set()
+        self.phase = Phase.IDLE
+
+    @property
+    def tags(self) -> frozenset[int]:
+        """Ids that broadcast frames may carry now."""
+        return frozenset(tree.tag for tree in (self._tree, self._old) if tree)
+
+    def held(self) -> dict[str, set[Rule]]:
+        """What switches are to hold now."""
+        return self._held
+
+    def follow(self, topology: Topology, tree: Tree) -> list[Order]:
+        """Begins to follow a topology, while it is idle. The tree is the one before, or has another tag."""
+        assert self.phase == Phase.IDLE
+        self._topology = topology
+        if self._tree is not None and tree.tag != self._tree.tag:
+            self._old = self._tree
+        self._tree = tree
+        return self._enter(Phase.CARRY)
+
+    def assume(self, topology: Topology, tree: Tree) -> None:
+        """Takes over from a process that followed this topology."""
+        self._topology, self._tree = topology, tree
+        self._held = self._target(Phase.DELETE)
+
+    def done(self, serial: int, switch: str) -> list[Order]:
+        """A switch has answered, or failed."""
+        if serial != self._serial or switch not in self._waiting:
+            return []
+        self._waiting.discard(switch)
+        return [] if self._waiting else self._enter(AFTER[self.phase])
+
+    def elapsed(self, serial: int) -> list[Order]:
+        """The time of a `Wait` is over."""
+        if serial != self._serial or self.phase != Phase.DRAIN:
+            return []
+        return self._enter(Phase.DELETE)
+
+    def _enter(self, phase: Phase) -> list[Order]:
+        self.phase = phase
+        self._serial += 1
+        if phase == Phase.IDLE:
+            self._old = None
+            return []
+        if phase == Phase.DRAIN:
+            return [Wait(self._serial, DRAIN)]
+        before, self._held = self._held, self._target(phase)
+        updates: list[Order] = []
+        for switch in sorted(self._topology.switches):
+            had, has = before.get(switch, set()), self._held.get(switch, set())
+            keys = {key(rule) for rule in has}
+            gone = frozenset(rule for rule in had if key(rule) not in keys)
+            if has - had or gone:
+                updates.append(Update(self._serial, switch, frozenset(has - had), gone))
+        self._waiting = {update.switch for update in updates if isinstance(update, Update)}
+        return updates or self._enter(AFTER[phase])
+
+    def _target(self, phase: Phase) -> dict[str, set[Rule]]:
+        assert self._tree is not None
+        new = base.rules(self._topology, self._marks)
+        trees = [self._tree] if self._old is None or phase == Phase.DELETE else [self._old, self._tree]
+        parts: list[Rules] = [flood.carry(tree, self._topology) for tree in trees]
+        if phase == Phase.CARRY:
+            edge = {switch: {rule for rule in has if rule.table == Table.EDGE} for switch, has in new.items()}
+            return _merged(*parts, self._held, edge)
+        return _merged(*parts, flood.begin(self._tree, self._topology), new)
+
+
+def _merged(*parts: Rules) -> dict[str, set[Rule]]:
+    """All rules; of two with one key, the later part's."""
+    found: dict[str, dict[tuple[object, ...], Rule]] = {}
+    for part in parts:
+        for switch, rules in part.items():
+            found.setdefault(switch, {}).update({key(rule): rule for rule in rules})
+    return {switch: set(rules.values()) for switch, rules in found.items()}

@@ -1,0 +1,154 @@
+"""What each switch is to hold for the topology and the paths.
+
+```text
+ Topology, Marks ─▶ base ───┐
+ Tree, ... ───────▶ flood ──┤
+ Path, ... ───────▶ Placed ─┼─▶ SwitchIntent of each switch
+ LinkTerms ───────▶ queues ─┘
+
+ a path:  host ─▶ EDGE of the first switch: key ─▶ level's mark, + tag
+                  WAY of each switch:  (port, tag) ─▶ port ... the last one: - tag, the request's mark ─▶ host
+```
+
+A tagged frame is taken only from the port by which its way arrives, so a frame that strays ends there. Where
+the path has a backup, the first switch chooses between the two ways by a fast-failover group; behind it, both
+ways have rules, told apart by their ports.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from tidegate_controller.decide import base, flood, queues
+from tidegate_controller.decide.admission import LinkTerms
+from tidegate_controller.decide.flood import Tree
+from tidegate_controller.decide.marks import UDP, Marks, Priority, cookie, ethertype
+from tidegate_controller.model.intent import (
+    Action,
+    Goto,
+    Group,
+    Match,
+    Output,
+    PopTag,
+    PushTag,
+    Rule,
+    SetDscp,
+    SwitchIntent,
+    Table,
+    ToGroup,
+)
+from tidegate_controller.model.paths import Path, Route
+from tidegate_controller.model.topology import Port, Topology
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A switch on a way."""
+
+    switch: str
+    arrive: int
+    """The port by which frames come."""
+    leave: int
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A generation of a path on switches."""
+
+    ingress: tuple[str, Rule]
+    """The one rule that sends the flow onto its way."""
+    rules: Mapping[str, frozenset[Rule]]
+    """All others, by switch."""
+    groups: Mapping[str, frozenset[Group]] = field(default_factory=dict)
+
+    @property
+    def switches(self) -> frozenset[str]:
+        """All that have a rule of it."""
+        return frozenset(self.rules)
+
+
+def hops(route: Route) -> list[Hop]:
+    """The switches of a route, in order."""
+    steps = pairwise(route.links)
+    found = []
+    for arriving, leaving in steps:
+        arrive, leave = Port.parse(arriving.partition(">")[2]), Port.parse(leaving.partition(">")[0])
+        found.append(Hop(arrive.switch, arrive.number, leave.number))
+    return found
+
+
+def place(path: Path, marks: Marks) -> Placed:
+    """The rules of a path."""
+    request, number = path.request, cookie(path.number)
+    way = hops(path.route)
+    first, last = way[0], way[-1]
+    rules: dict[str, set[Rule]] = {}
+    groups: dict[str, frozenset[Group]] = {}
+    off = (SetDscp(request.dscp), PopTag(), Output(last.leave))
+
+    def add(hop: Hop, actions: tuple[Action, ...]) -> None:
+        # A mark is written into IP alone (OpenFlow 1.3, 7.2.3.8).
+        kind = ethertype(request.key.source) if actions is off else None
+        match = Match(in_port=hop.arrive, eth_type=kind, tag=path.tag)
+        rules.setdefault(hop.switch, set()).add(Rule(Table.WAY, Priority.PATH, match, actions, number))
+
+    for hop in way:
+        add(hop, off if hop == last else (Output(hop.leave),))
+    if path.backup is not None and len(way) > 1:
+        other = hops(path.backup)
+        rules[first.switch].clear()
+        add(first, (ToGroup(path.tag),))
+        groups[first.switch] = frozenset({Group(path.tag, (first.leave, other[0].leave))})
+        for hop in other[1:]:
+            add(hop, off if hop.switch == last.switch else (Output(hop.leave),))
+    key = request.key
+    match = Match(
+        in_port=first.arrive,
+        eth_type=ethertype(key.source),
+        tag=0,
+        dscp=request.dscp,
+        protocol=UDP,
+        source=key.source,
+        target=key.target,
+        source_port=key.source_port,
+        target_port=key.target_port,
+    )
+    onto = (SetDscp(marks.levels[path.route.level]), PushTag(path.tag), Goto(Table.QUEUE))
+    ingress = Rule(Table.EDGE, Priority.PATH, match, onto, number)
+    return Placed(
+        (first.switch, ingress), {switch: frozenset(held) for switch, held in rules.items()}, groups
+    )
+
+
+def build(
+    topology: Topology,
+    paths: Iterable[Path],
+    marks: Marks,
+    trees: Iterable[Tree],
+    terms: Iterable[LinkTerms] = (),
+) -> dict[str, SwitchIntent]:
+    """All of all switches while nothing changes. Broadcast frames begin on the last tree."""
+    intents = {switch: SwitchIntent(held) for switch, held in base.rules(topology, marks).items()}
+    trees, paths, terms = list(trees), list(paths), list(terms)
+    parts = [flood.carry(tree, topology) for tree in trees]
+    parts += [flood.begin(tree, topology) for tree in trees[-1:]]
+    for part in parts:
+        for switch, held in part.items():
+            intents[switch].rules |= held
+    for path in paths:
+        put(intents, place(path, marks))
+    for port, rates in queues.queues(terms, paths, marks).items():
+        intents.setdefault(port.switch, SwitchIntent()).queues[port.number] = rates
+    for port in queues.watched(link.name for link in terms):
+        intents.setdefault(port.switch, SwitchIntent()).watched.add(port.number)
+    return intents
+
+
+def put(intents: dict[str, SwitchIntent], placed: Placed) -> None:
+    """Adds a path's rules to what switches hold."""
+    for switch, rules in placed.rules.items():
+        intents.setdefault(switch, SwitchIntent()).rules |= rules
+    for switch, groups in placed.groups.items():
+        intents.setdefault(switch, SwitchIntent()).groups |= groups
+    switch, rule = placed.ingress
+    intents.setdefault(switch, SwitchIntent()).rules.add(rule)

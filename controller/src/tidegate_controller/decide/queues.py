@@ -1,0 +1,122 @@
+"""Rates of the queues of each port, from what is reserved there.
+
+```text
+ paths ─▶ each link and level: sum of rates and bursts, with tag and overhead ─▶ minimum, burst ─┐
+ LinkTerms ─▶ capacity ──────────────────────────────────────────────────────────────────────────┴▶ Queue, ...
+```
+
+A real-time queue has at least what is reserved for its level; more where a port was found short. Best effort
+may take what is left. Only sums: whether they fit was decided by the arithmetic.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tidegate_controller.decide.admission import LinkTerms
+from tidegate_controller.decide.marks import Marks
+from tidegate_controller.model.intent import BEST_EFFORT, CONTROL_RATE, Queue, control_queue
+from tidegate_controller.model.paths import Path
+from tidegate_controller.model.topology import Port
+
+TAG = 4
+"""Bytes (IEEE 802.1Q)."""
+LEAST = 1_000_000
+"""bit/s: the minimum of a queue with nothing reserved."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is reserved for a level of a link."""
+
+    rate: int = 0
+    burst: int = 0
+
+
+class Loads:
+    """What is reserved for each level of each link; kept as paths come and go."""
+
+    def __init__(self, terms: Mapping[str, LinkTerms]) -> None:
+        self._terms = terms
+        self._loads: dict[tuple[str, int], Load] = {}
+
+    def know(self, terms: Mapping[str, LinkTerms]) -> None:
+        """Links that are new."""
+        self._terms = terms
+
+    def add(self, path: Path) -> set[str]:
+        """A generation of a path. Returns its links."""
+        return self._count(path, 1)
+
+    def remove(self, path: Path) -> set[str]:
+        """One that was added. Returns its links."""
+        return self._count(path, -1)
+
+    def at(self, link: str, level: int) -> Load:
+        """Of one level."""
+        return self._loads.get((link, level), Load())
+
+    def _count(self, path: Path, sign: int) -> set[str]:
+        request, small = path.request, path.request.smallest_frame
+        links: set[str] = set()
+        for route in (path.route, path.backup):
+            for link in route.links if route else ():
+                overhead = self._terms[link].overhead if link in self._terms else 0
+                rate = -(-request.rate * (small + TAG + overhead) // small)
+                # The burst at the end is the largest on the way.
+                burst = -(-path.far_burst * (small + TAG) // small)
+                at = (link, route.level) if route else (link, 0)
+                before = self._loads.pop(at, Load())
+                after = Load(before.rate + sign * rate, before.burst + sign * burst)
+                if after != Load():
+                    self._loads[at] = after
+                links.add(link)
+        return links
+
+
+def watched(links: Iterable[str]) -> set[Port]:
+    """Ports where a link between two switches begins."""
+    between = {link for link in links if all(":" in end for end in link.split(">"))}
+    return {port for link in between if (port := port_of(link)) is not None}
+
+
+def port_of(link: str) -> Port | None:
+    """The port of a switch where a link begins; `None`: it begins at a host."""
+    begin = link.partition(">")[0]
+    return Port.parse(begin) if ":" in begin else None
+
+
+def queues_of(
+    link: LinkTerms, loads: Loads, marks: Marks, raised: Mapping[tuple[str, int], int]
+) -> tuple[Queue, ...]:
+    """Queues of the port where a link begins: that of the switch's own frames, the levels, best effort.
+
+    `raised` has the least rate (bit/s) for a link and level where more is needed than what is reserved.
+    """
+    real = []
+    for level in range(min(len(link.levels), len(marks.levels))):
+        load = loads.at(link.name, level)
+        minimum = max(load.rate, raised.get((link.name, level), 0), LEAST)
+        burst = max(load.burst, link.largest_frame)
+        real.append(Queue(marks.queue(level), min(minimum, link.capacity), link.capacity, burst, level))
+    left = max(link.capacity - CONTROL_RATE - sum(queue.minimum for queue in real), LEAST)
+    best = Queue(BEST_EFFORT, min(left, link.capacity), link.capacity, link.largest_frame, len(real))
+    return (control_queue(len(real)), *real, best)
+
+
+def queues(
+    terms: Iterable[LinkTerms],
+    paths: Iterable[Path],
+    marks: Marks,
+    raised: Mapping[tuple[str, int], int] | None = None,
+) -> dict[Port, tuple[Queue, ...]]:
+    """Queues of the ports of all links that begin at a switch."""
+    by_name = {link.name: link for link in terms}
+    loads = Loads(by_name)
+    for path in paths:
+        loads.add(path)
+    ports = {link.name: port_of(link.name) for link in by_name.values()}
+    return {
+        port: queues_of(by_name[name], loads, marks, raised or {})
+        for name, port in ports.items()
+        if port is not None
+    }

@@ -1,0 +1,70 @@
+"""VLAN ids of paths' generations: taken, drained, free again.
+
+```text
+ free ─take─▶ in use ─drain─▶ draining: frames may still carry it ─free─▶ free
+```
+"""
+
+MOST = 4094
+"""IEEE 802.1Q, 9.6: 0 and 4095 are no ids."""
+
+
+class TagsUsedUp(Exception):
+    """No id is free."""
+
+    def __init__(self, used: int, draining: int) -> None:
+        super().__init__(
+            f"all {used} VLAN ids for paths are in use, {draining} of them by frames under way: release one"
+        )
+
+
+class Tags:
+    """The ids of one network, `first` to `last`."""
+
+    def __init__(self, first: int = 1, last: int = MOST) -> None:
+        if not 1 <= first <= last <= MOST:
+            raise ValueError(f"VLAN ids {first} to {last}: they are 1 to {MOST}")
+        self._free = list(range(last, first - 1, -1))
+        self._owners: dict[int, str] = {}
+        self._draining: set[int] = set()
+
+    def take(self, owner: str) -> int:
+        """The id that was free the longest, or never used. Raises `TagsUsedUp`."""
+        if not self._free:
+            raise TagsUsedUp(len(self._owners), len(self._draining))
+        tag = self._free.pop()
+        self._owners[tag] = owner
+        return tag
+
+    def claim(self, tag: int, owner: str) -> None:
+        """Takes this id, for a path of before a restart. Raises `ValueError` if it is in use."""
+        if tag not in self._free:
+            holder = self._owners.get(tag, "out of range")
+            raise ValueError(f"VLAN id {tag} is not free for {owner}: {holder}")
+        self._free.remove(tag)
+        self._owners[tag] = owner
+
+    def hand_on(self, tag: int, owner: str) -> None:
+        """The next generation keeps the way, and its id with it."""
+        self._in_use(tag)
+        self._owners[tag] = owner
+
+    def drain(self, tag: int) -> None:
+        """No frame gets it any more; frames with it are under way."""
+        self._in_use(tag)
+        self._draining.add(tag)
+
+    def free(self, tag: int) -> None:
+        """No frame and no rule has it any more."""
+        self._in_use(tag)
+        del self._owners[tag]
+        self._draining.discard(tag)
+        self._free.insert(0, tag)
+
+    def owners(self) -> dict[int, str]:
+        """Who has which id."""
+        return dict(self._owners)
+
+    def _in_use(self, tag: int) -> None:
+        if tag not in self._owners:
+            raise ValueError(f"VLAN id {tag} is not in use")

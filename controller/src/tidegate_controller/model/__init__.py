@@ -1,0 +1,1 @@
+"""The words that all parts share; pure data."""

@@ -1,0 +1,1 @@
+"""Switches, by OpenFlow 1.3."""

@@ -1,0 +1,379 @@
+"""The session of one database: queues and BFD are written, and written again if another changes them.
+
+```text
+                    ┌────────────── Database ──────────────┐
+ want(switch) ─────▶│ SwitchIntent ─▶ plan ─▶ transact, ───┼─▶ connection ─▶ ovsdb-server ─▶ ovs-vswitchd
+ settled(switch) ◀──│                 wait for cur_cfg     │                                  (linux-htb, BFD)
+ listener(Event) ◀──│ BFD, drift ◀─── View ◀─── Replica ◀──┼── updates ◀──────────┘
+                    └──────────────────────────────────────┘
+```
+
+A database that is deaf, talks nonsense or goes away is dropped with the reason, and tried again; until it
+answers, its switches keep what they have. Nothing is written for a switch before `want` was called for it, so
+a controller that starts leaves all as it is until it knows better.
+"""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import time
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegate_controller.model.intent import SwitchIntent
+from tidegate_controller.model.topology import Port
+
+from .connection import SHARE, Broken, Connection, Refused, check_remote, opened
+from .events import Changed, Connected, Counters, Event, Left, LinkDown, LinkUp, Lost, NotSet
+from .queues import Change, check, plan, remains
+from .rows import Malformed, Replica, View, requests, shown
+
+FIRST_PAUSE = 0.1
+"""Seconds before a lost database is tried again; doubled each time."""
+LONGEST_PAUSE = 5.0
+AGAIN = 5.0
+"""Seconds before what failed is tried again, if nothing has changed meanwhile."""
+LEAST_PAUSE = 0.02
+"""Seconds between writes, so that a program that undoes ours again and again costs little."""
+MOST_CHANGES = 200
+"""Changes of one transaction."""
+APPLIED = 10.0
+"""Seconds that ovs-vswitchd has to apply a transaction."""
+
+log = logging.getLogger(__name__)
+
+
+class NotInForce(Exception):
+    """A switch does not have yet what it is to have; the text says why."""
+
+
+@dataclass
+class _Wanted:
+    """What a switch is to have, and whether it does."""
+
+    intent: SwitchIntent
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    problem: str = "its database has not answered yet"
+    left: Mapping[int, str] = field(default_factory=dict)
+
+
+def switch_name(datapath: int, names: Mapping[int, str]) -> str:
+    """Returns the name of the configuration, else the datapath id in hexadecimal."""
+    return names.get(datapath, f"{datapath:016x}")
+
+
+class Database:
+    """The bridges behind one `ovsdb-server`; each bridge is a switch."""
+
+    def __init__(
+        self,
+        remote: str,
+        listener: Callable[[Event], None],
+        names: Mapping[int, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        only: Container[int] | None = None,
+    ) -> None:
+        """`remote` is `unix:PATH`, `tcp:HOST:PORT` or `ssl:HOST:PORT` (with `tls`).
+
+        `listener` is called in the event loop and must not block. Bridges get `names` by datapath id. With
+        `only`, other datapath ids are left out: a database must not speak for a switch of another one. Raises
+        `ValueError` for an address of another form.
+        """
+        check_remote(remote, tls)
+        self.remote = remote
+        self._listener = listener
+        self._names = dict(names or {})
+        self._tls = tls
+        self._only = only
+        self._told_connected = False
+        self._connection: Connection | None = None
+        self._replica = Replica()
+        self._view = View()
+        self._wanted: dict[str, _Wanted] = {}
+        self._links: dict[Port, bool] = {}
+        self._fresh = asyncio.Event()
+        self._dirty = asyncio.Event()
+        self._applied = asyncio.Event()
+
+    def want(self, switch: str, intent: SwitchIntent) -> None:
+        """States all queues and watched ports of a switch; ours on other ports of it are removed.
+
+        Raises `ValueError` for queues that no port can have.
+        """
+        for queues in intent.queues.values():
+            check(queues)
+        copy = SwitchIntent(queues=dict(intent.queues), watched=set(intent.watched))
+        wanted = self._wanted.setdefault(switch, _Wanted(copy))
+        wanted.intent = copy
+        wanted.done.clear()
+        self._dirty.set()
+
+    def forget(self, switch: str) -> None:
+        """Leaves a switch as it is from now on."""
+        self._wanted.pop(switch, None)
+
+    async def settled(self, switch: str, timeout: float = APPLIED) -> Mapping[int, str]:
+        """Waits until a switch applies what it is to have; returns why ports are left out, by number.
+
+        Raises `NotInForce` after `timeout` seconds, and `KeyError` for a switch of which nothing is wanted.
+        """
+        wanted = self._wanted[switch]
+        try:
+            async with asyncio.timeout(timeout):
+                await wanted.done.wait()
+        except TimeoutError:
+            raise NotInForce(f"{switch}: {wanted.problem}") from None
+        return wanted.left
+
+    @property
+    def switches(self) -> dict[str, dict[int, str]]:
+        """Names of the ports by number, of each switch, as last seen."""
+        return {
+            switch_name(datapath, self._names): {number: port.name for number, port in bridge.ports.items()}
+            for datapath, bridge in self._view.bridges.items()
+        }
+
+    async def counters(self) -> dict[Port, Counters]:
+        """Returns the counters of all ports. Raises `NotInForce` if the database does not answer."""
+        if self._connection is None:
+            raise NotInForce(f"{self.remote} is not connected")
+        ask = {"op": "select", "table": "Interface", "where": [], "columns": ["_uuid", "statistics"]}
+        try:
+            answers = await self._connection.call("transact", ["Open_vSwitch", ask])
+            rows = {row["_uuid"][1]: dict(row["statistics"][1]) for row in answers[0]["rows"]}
+        except (Broken, Refused) as error:
+            raise NotInForce(f"{self.remote}: {error}") from None
+        except (LookupError, TypeError, ValueError):
+            raise NotInForce(f"{self.remote} answers with no statistics") from None
+        return {
+            Port(switch_name(datapath, self._names), number): _counters(rows[port.interface])
+            for datapath, bridge in self._view.bridges.items()
+            for number, port in bridge.ports.items()
+            if port.interface in rows
+        }
+
+    async def run(self) -> None:
+        """Connects, and stays connected, until it is cancelled."""
+        pause, told = FIRST_PAUSE, ""
+        while True:
+            began = time.monotonic()
+            reason = await self._once()
+            self._connection, self._replica = None, Replica()
+            for wanted in self._wanted.values():
+                wanted.done.clear()
+                wanted.problem = reason
+            if self._told_connected or reason != told:
+                self._tell(Lost(self.remote, reason))
+            told, self._told_connected = reason, False
+            if time.monotonic() - began > LONGEST_PAUSE:
+                pause = FIRST_PAUSE
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _once(self) -> str:
+        """Returns why the connection ended, or could not be made."""
+        try:
+            connection = await opened(self.remote, self._tls, self._notice)
+        except Broken as error:
+            return str(error)
+        self._connection = connection
+        works = connection.serve(), connection.keep_alive(), self._look(), self._keep(connection)
+        tasks = [asyncio.create_task(work) for work in works]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            connection.close()
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        end = next(end for end in ends if isinstance(end, Exception))
+        if not isinstance(end, Broken | Malformed | Refused):
+            # What a database says must not end the controller, whatever we have overlooked.
+            log.error("%s: a fault of ours", self.remote, exc_info=end)
+        return str(end) or repr(end)
+
+    def _notice(self, method: str, params: list[Any]) -> None:
+        if method == "update" and len(params) == 2:
+            self._update(params[1])
+
+    def _update(self, changes: object) -> None:
+        self._replica.update(changes)
+        self._fresh.set()
+
+    async def _look(self) -> None:
+        """Makes the view anew when rows have changed."""
+        while True:
+            await self._fresh.wait()
+            self._fresh.clear()
+            began = time.monotonic()
+            self._see()
+            await asyncio.sleep(SHARE * (time.monotonic() - began))
+
+    def _see(self) -> None:
+        before, self._view = self._view, self._replica.view()
+        if (only := self._only) is not None:
+            bridges = self._view.bridges.items()
+            self._view.bridges = {datapath: bridge for datapath, bridge in bridges if datapath in only}
+        self._tell_links()
+        if self._view.applied != before.applied:
+            self._applied.set()
+        self._dirty.set()
+
+    async def _keep(self, connection: Connection) -> None:
+        """Writes what is wanted, whenever that or the view has changed."""
+        await connection.call("monitor", ["Open_vSwitch", None, requests()], self._update)
+        self._see()
+        self._told_connected = True
+        self._tell(Connected(self.remote, tuple(sorted(self.switches))))
+        while True:
+            self._dirty.clear()
+            fine = True
+            for switch, wanted in list(self._wanted.items()):
+                fine &= await self._settle(connection, switch, wanted)
+            if self._wanted and (changes := remains(self._view)):
+                fine &= await self._write(connection, self.remote, changes)
+            await asyncio.sleep(LEAST_PAUSE)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if fine else AGAIN):
+                    await self._dirty.wait()
+
+    async def _settle(self, connection: Connection, switch: str, wanted: _Wanted) -> bool:
+        """Returns whether all changes that the switch needs were made."""
+        intent = wanted.intent
+        bridges = self._view.bridges.items()
+        bridge = next(
+            (row for datapath, row in bridges if switch_name(datapath, self._names) == switch), None
+        )
+        if bridge is None:
+            wanted.done.clear()
+            wanted.problem = f"no bridge at {self.remote} has its datapath id"
+            return True
+        found = plan(intent.queues, intent.watched, bridge, self._view)
+        for number, reason in found.left.items():
+            if wanted.left.get(number) != reason:
+                self._tell(Left(Port(switch, number), reason))
+        wanted.left = found.left
+        if found.changes:
+            wanted.done.clear()
+            wanted.problem = f"{len(found.changes)} changes are under way"
+            if not await self._write(connection, switch, found.changes):
+                return False
+        if wanted.intent is intent:
+            wanted.done.set()
+        return True
+
+    async def _write(self, connection: Connection, switch: str, changes: list[Change]) -> bool:
+        """Makes changes all together, else one by one; returns whether all are made, and applied."""
+        problem = ""
+        for start in range(0, len(changes), MOST_CHANGES):
+            part = changes[start : start + MOST_CHANGES]
+            try:
+                await self._transact(connection, switch, part)
+            except Refused as error:
+                # One port that is gone must not keep the others from their queues.
+                problem = str(error) if len(part) == 1 else await self._singly(connection, switch, part)
+            except NotInForce as error:
+                problem = str(error)
+        if problem:
+            self._tell(NotSet(switch, problem))
+            if switch in self._wanted:
+                self._wanted[switch].problem = problem
+        return not problem
+
+    async def _singly(self, connection: Connection, switch: str, changes: Iterable[Change]) -> str:
+        """Returns the last problem."""
+        problem = ""
+        for change in changes:
+            try:
+                await self._transact(connection, switch, [change])
+            except Refused as error:
+                problem = f"{change.text}: {error}"
+            except NotInForce as error:
+                # The others would wait for the same ovs-vswitchd.
+                return str(error)
+        return problem
+
+    async def _transact(self, connection: Connection, switch: str, changes: list[Change]) -> None:
+        """Makes changes in one transaction and waits until ovs-vswitchd has applied it.
+
+        Raises `Refused` if nothing was changed, `NotInForce` if it is not applied in time.
+        """
+        operations = [operation for change in changes for operation in change.operations]
+        count = {"op": "mutate", "table": "Open_vSwitch", "where": [], "mutations": [["next_cfg", "+=", 1]]}
+        look = {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["next_cfg"]}
+        answers = await connection.call("transact", ["Open_vSwitch", *operations, count, look])
+        number = _configuration(answers, len(operations) + 2)
+        try:
+            async with asyncio.timeout(APPLIED):
+                while self._view.applied < number:
+                    self._applied.clear()
+                    await self._applied.wait()
+        except TimeoutError:
+            raise NotInForce(
+                f"ovs-vswitchd has not applied configuration {number} in {APPLIED:g} s"
+            ) from None
+        for change in changes:
+            self._tell(Changed(switch, change.text))
+
+    def _tell_links(self) -> None:
+        """Compares BFD with what it was; a port is a link from the first time that BFD was up.
+
+        No status is no news: a database that was started again has none until BFD changes.
+        """
+        there: dict[str, Container[int]] = {}
+        for datapath, bridge in self._view.bridges.items():
+            switch = switch_name(datapath, self._names)
+            there[switch] = bridge.ports
+            for number, row in bridge.ports.items():
+                port = Port(switch, number)
+                if not row.bfd_ours:
+                    self._down(port, "no BFD any more")
+                elif row.forwarding and not self._links.get(port):
+                    self._links[port] = True
+                    self._tell(LinkUp(port))
+                elif row.forwarding is False and self._links.get(port):
+                    self._links[port] = False
+                    self._tell(LinkDown(port, f"BFD: {shown(row.bfd_status.get('diagnostic', ''))}"))
+        for port in list(self._links):
+            if port.number not in there.get(port.switch, (port.number,)):
+                self._down(port, "the port is gone")
+
+    def _down(self, port: Port, reason: str) -> None:
+        """Forgets a link."""
+        if self._links.pop(port, False):
+            self._tell(LinkDown(port, reason))
+
+    def _tell(self, event: Event) -> None:
+        log.info("%s", event)
+        self._listener(event)
+
+
+def _configuration(answers: object, count: int) -> int:
+    """Returns `next_cfg` from a transaction's answers (RFC 7047, 4.1.3). Raises `Refused` for an error."""
+    rows = answers if isinstance(answers, list) else []
+    for number, row in enumerate(rows):
+        if isinstance(row, dict) and (error := row.get("error")):
+            text = f"{shown(error)}: {shown(row.get('details'), 300)}"
+            raise Refused(f"operation {number + 1} of {count}: {text}")
+    match rows:
+        case [*_, {"rows": [{"next_cfg": int(configuration)}]}] if len(rows) == count:
+            return configuration
+    raise Refused(f"{len(rows)} answers to {count} operations")
+
+
+def _counters(row: Mapping[str, Any]) -> Counters:
+    def of(*names: str) -> int:
+        values = (row.get(name, 0) for name in names)
+        return sum(value for value in values if isinstance(value, int))
+
+    return Counters(
+        of("rx_bytes"),
+        of("rx_packets"),
+        of("rx_dropped"),
+        of("tx_bytes"),
+        of("tx_packets"),
+        of("tx_dropped"),
+        of("rx_errors", "tx_errors"),
+    )

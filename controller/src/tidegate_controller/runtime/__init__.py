@@ -1,0 +1,1 @@
+"""The core between its edges: one asyncio loop, clock, timers."""

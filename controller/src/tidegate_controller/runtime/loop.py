@@ -1,0 +1,342 @@
+"""Carries out the core's effects by the edges, and turns their events into the core's.
+
+```text
+ Server: sessions, ports, LLDP ─▶ ┌ Seen ┐ ─▶ TopologyChanged ─▶ ┌──────┐ ─▶ Install, Sync ─▶ Switch
+ Database: BFD ─────────────────▶ └──────┘                       │ Core │ ─▶ SetQueues ──────▶ Database
+ ask, release ──────────────────────────────▶ Requested ... ────▶ └──────┘ ─▶ Answer, TellHost, Save...
+ timers, counters of queues ────────────────▶ Tick, Sampled          ▲
+ answers of switches and databases ─▶ SwitchDone, QueuesDone ... ────┘
+```
+
+One thread; an event is handled whole before the next one. A fault of the core ends the process: a successor
+goes on with what was kept.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidegate_controller import events as ev
+from tidegate_controller.config import Config
+from tidegate_controller.core import Core
+from tidegate_controller.model.intent import SwitchIntent
+from tidegate_controller.model.paths import PathRequest
+from tidegate_controller.model.topology import Port, Topology
+from tidegate_controller.openflow import codec, server
+from tidegate_controller.openflow.lldp import Discovery
+from tidegate_controller.openflow.replies import PortState
+from tidegate_controller.openflow.session import RequestRefused, SessionLost
+from tidegate_controller.ovsdb import events as db
+from tidegate_controller.ovsdb.session import Database, NotInForce
+from tidegate_controller.runtime.kept import Kept
+from tidegate_controller.runtime.seen import Seen
+from tidegate_controller.runtime.switch import Switch
+
+MOST_ASKED = 1000
+"""Questions without an answer."""
+SAMPLES = 1.0
+"""s between two looks at the counters of queues."""
+LOOKS = 4
+"""How often ports are served with LLDP in an interval."""
+
+log = logging.getLogger(__name__)
+
+
+class Busy(Exception):
+    """Too many questions wait for an answer."""
+
+
+class Runtime:
+    """The controller: `start`, `run` until it is cancelled or fails, `stop`."""
+
+    def __init__(self, config: Config, kept: Kept, told: Callable[[ev.TellHost], None] | None = None) -> None:
+        """`told` gets changes that hosts did not ask for; it must not wait."""
+        self.core = Core(config.settings)
+        self._config, self._kept = config, kept
+        self._told = told
+        before = kept.network.topology if kept.network else Topology()
+        self._seen = Seen(config.links, config.hosts, Discovery(config.interval), before)
+        self.heard: set[Port] = set()
+        """Ports at which BFD hears the other end."""
+        self._topology: Topology | None = None
+        self.switches = {name: Switch(name, self.happened) for name in config.datapaths.values()}
+        self.server = server.Server(
+            self._of_switch, most=len(self.switches), name=lambda number, _: config.datapaths.get(number)
+        )
+        self.databases = {
+            remote: Database(remote, self._of_database, config.datapaths, only=numbers)
+            for remote, numbers in config.databases.items()
+        }
+        names = config.datapaths
+        self._database_of = {
+            names[number]: self.databases[remote]
+            for remote, numbers in config.databases.items()
+            for number in numbers
+        }
+        self._intents = {name: SwitchIntent() for name in self.switches}
+        """Queues and watched ports."""
+        self._events: deque[ev.Event] = deque()
+        self._at_work = False
+        self._answers: dict[int, asyncio.Future[ev.Answer]] = {}
+        self._asked = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._fault: asyncio.Future[None] | None = None
+        self._began = time.time() - time.monotonic()
+
+    @property
+    def now(self) -> float:
+        """Unix time (s) that never goes back."""
+        return self._began + time.monotonic()
+
+    async def start(self) -> None:
+        """Takes over what was kept, and listens. `OSError` if an address is taken."""
+        self._fault = asyncio.get_running_loop().create_future()
+        kept, terms = self._kept, self._config.terms
+        if kept.network is not None:
+            known = {link.name for link in kept.network.terms}
+            terms = tuple(link for link in terms if link.name not in known)
+            paths, changes = list(kept.paths.values()), list(kept.changes.values())
+            for effect in self.core.restore(kept.network, paths, changes, kept.decided, self.now):
+                self._carry_out(effect)
+        self._look(terms)
+        for database in self.databases.values():
+            self._begin(database.run())
+        self._begin(self._discover())
+        self._begin(self._sample())
+        await self.server.start(*self._config.listen)
+        log.info("switches are served at %s port %d", self._config.listen[0], self.server.port)
+
+    async def run(self) -> None:
+        """Raises what ended it, if that was a fault."""
+        assert self._fault is not None
+        await self._fault
+
+    async def stop(self) -> None:
+        """Ends all sessions; switches keep what they have."""
+        # What sessions tell at their end is no news of the network.
+        self._at_work = True
+        await self.server.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for switch in self.switches.values():
+            switch.down("the controller ends")
+        for future in self._answers.values():
+            future.cancel()
+
+    async def ask(self, request: PathRequest) -> ev.Answer:
+        """A host wants a path; returns when its frames take it, or why not. Raises `Busy`."""
+        return await self._question(lambda asker: ev.Requested(asker, request))
+
+    async def release(self, name: str) -> ev.Answer:
+        """A path is wanted no more. Raises `Busy`."""
+        return await self._question(lambda asker: ev.Released(asker, name))
+
+    async def _question(self, event: Callable[[int], ev.Event]) -> ev.Answer:
+        if len(self._answers) >= MOST_ASKED:
+            raise Busy(f"{MOST_ASKED} questions wait for an answer; ask again later")
+        self._asked += 1
+        asker = self._asked
+        future: asyncio.Future[ev.Answer] = asyncio.get_running_loop().create_future()
+        self._answers[asker] = future
+        try:
+            self.happened(event(asker))
+            return await future
+        finally:
+            del self._answers[asker]
+
+    def happened(self, event: ev.Event) -> None:
+        """Tells the core, after all that is told already."""
+        self._events.append(event)
+        if self._at_work:
+            return
+        self._at_work = True
+        try:
+            while self._events:
+                for effect in self.core.handle(self._events.popleft(), self.now):
+                    self._carry_out(effect)
+            self._at_work = False
+        except Exception as fault:
+            # It stays at work: what the core would decide now is worth nothing.
+            self._fail(fault)
+
+    def _fail(self, fault: BaseException) -> None:
+        if self._fault is not None and not self._fault.done():
+            self._fault.set_exception(fault)
+
+    def _begin(self, work: Any) -> None:  # noqa: ANN401 - coroutines of None
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            self._fail(fault)
+
+    # Effects.
+
+    def _carry_out(self, effect: ev.Effect) -> None:
+        match effect:
+            case ev.Install():
+                self._order(effect.update.switch, effect)
+            case ev.Sync():
+                self._order(effect.switch, effect)
+            case ev.SetQueues():
+                self._begin(self._set_queues(effect, self._want(effect)))
+            case ev.Answer():
+                future = self._answers.get(effect.asker)
+                if future is not None and not future.done():
+                    future.set_result(effect)
+            case ev.TellHost():
+                log.info("to host %s: path %s: %s", effect.host, effect.path.request.name, effect.verdict)
+                if self._told is not None:
+                    self._told(effect)
+            case ev.Wake(at):
+                self._wake(at)
+            case _:
+                self._kept.take(effect)
+                if isinstance(effect, ev.SaveDecision):
+                    log.info("%s", effect.decision)
+
+    def _order(self, name: str, order: ev.Install | ev.Sync) -> None:
+        switch = self.switches.get(name)
+        if switch is not None:
+            switch.order(order)
+        elif isinstance(order, ev.Install):
+            # It was kept, and is not in the configuration any more.
+            self.happened(ev.SwitchFailed(name, order.ticket, "not configured"))
+
+    def _wake(self, at: float) -> None:
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop().call_later(max(0.0, at - self.now), self._tick, at)
+
+    def _tick(self, at: float) -> None:
+        # The loop's clock may be coarser: a tick that came early would be the last one.
+        if self.now < at:
+            self._wake(at)
+        else:
+            self.happened(ev.Tick())
+
+    def _want(self, effect: ev.SetQueues) -> str:
+        """States queues at once, in the order of the core; returns why some cannot be."""
+        problem = ""
+        for port, queues in effect.queues.items():
+            intent = self._intents.setdefault(port.switch, SwitchIntent())
+            intent.queues[port.number] = queues
+            if port in effect.watched:
+                intent.watched.add(port.number)
+        for switch in {port.switch for port in effect.queues}:
+            database = self._database_of.get(switch)
+            if database is None:
+                problem = f"switch {switch} has no database in the configuration"
+                continue
+            try:
+                database.want(switch, self._intents[switch])
+            except ValueError as error:
+                problem = f"switch {switch}: {error}"
+        return problem
+
+    async def _set_queues(self, effect: ev.SetQueues, problem: str) -> None:
+        if not problem:
+            switches = sorted({port.switch for port in effect.queues})
+            found = await asyncio.gather(*(self._settled(switch, effect) for switch in switches))
+            problem = "; ".join(text for text in found if text)[:300]
+        if problem:
+            log.warning("queues: %s", problem)
+            self.happened(ev.QueuesFailed(effect.number, problem))
+        else:
+            self.happened(ev.QueuesDone(effect.number))
+
+    async def _settled(self, switch: str, effect: ev.SetQueues) -> str:
+        """Waits until a switch has its queues; returns why it has not."""
+        try:
+            left = await self._database_of[switch].settled(switch)
+        except NotInForce as error:
+            return str(error)
+        ports = sorted(port.number for port in effect.queues if port.switch == switch)
+        return next((left[number] for number in ports if number in left), "")
+
+    # Events.
+
+    def _of_switch(self, event: server.Event) -> None:
+        now = self.now
+        match event:
+            case server.SwitchUp(name, session, ports):
+                self._seen.session(name, now)
+                self.switches[name].up(session)
+                self._ports(name, ports)
+                self.happened(ev.SwitchBack(name))
+            case server.SwitchDown(name, reason):
+                self._seen.no_session(name)
+                self.switches[name].down(reason)
+            case server.PortsChanged(name, ports):
+                self._ports(name, ports)
+            case server.PacketIn(name, port, frame):
+                self._seen.frame(Port(name, port), frame, now)
+        self._look()
+
+    def _ports(self, name: str, ports: Mapping[int, PortState]) -> None:
+        self._seen.ports(name, {number: port.up for number, port in ports.items()}, self.now)
+
+    def _of_database(self, event: db.Event) -> None:
+        match event:
+            case db.LinkUp(port):
+                self.heard.add(port)
+                self._seen.bfd(port, True)
+            case db.LinkDown(port):
+                self.heard.discard(port)
+                self._seen.bfd(port, False)
+            case db.NotSet(switch, reason) | db.Left(Port(switch), reason):
+                log.warning("switch %s: %s", switch, reason)
+            case _:
+                pass
+        self._look()
+
+    def _look(self, terms: tuple[Any, ...] = ()) -> None:
+        """Tells the core if what works has changed."""
+        topology = self._seen.topology()
+        if terms or topology != self._topology:
+            self._topology = topology
+            self.happened(ev.TopologyChanged(topology, terms))
+
+    async def _sample(self) -> None:
+        """Tells drops of queues. Switches tell no backlog (OpenFlow 1.3, 7.3.5.8)."""
+        while True:
+            await asyncio.sleep(SAMPLES)
+            found = await asyncio.gather(*(self._counted(name) for name in list(self.server.sessions)))
+            if samples := tuple(sample for some in found for sample in some):
+                self.happened(ev.Sampled(samples))
+
+    async def _counted(self, name: str) -> list[ev.QueueSample]:
+        session = self.server.sessions.get(name)
+        if session is None:
+            return []
+        try:
+            counters = await session.queue_counters()
+        except (SessionLost, RequestRefused):
+            return []
+        queues = self._intents[name].queues
+        ours = {(port, queue.number) for port, held in queues.items() for queue in held}
+        # The database repairs rates by itself, so they are not read here.
+        return [
+            ev.QueueSample(Port(name, one.port), one.queue, one.tx_errors, 0)
+            for one in counters
+            if (one.port, one.queue) in ours
+        ]
+
+    async def _discover(self) -> None:
+        discovery = self._seen.discovery
+        while True:
+            for port, frame in discovery.due(self.now):
+                session = self.switches[port.switch].session
+                if session is not None:
+                    session.send(codec.packet_out(port.number, frame))
+            self._seen.expire(self.now)
+            self._look()
+            await asyncio.sleep(discovery.interval / LOOKS)

@@ -1,0 +1,70 @@
+"""Requests in the words of the model reach the arithmetic, and its answers come back."""
+
+import networks
+import pytest
+from networks import ring, terms
+
+from tidegate_controller.decide.admission import Admission, Granted, Refused, Wanted
+from tidegate_controller.decide.routes import Routes, candidates
+from tidegate_controller.model.paths import PathRequest, Route
+from tidegate_controller.model.topology import Attachment, Port
+
+
+def request(rate: int, budget: int) -> PathRequest:
+    """From h0 to h2."""
+    return networks.request(rate=rate, budget=budget)
+
+
+def test_routes_are_tried_in_their_order() -> None:
+    """The short way at the least urgent level, unless the budget or the links do not allow it."""
+    topology = ring(5)
+    routes = candidates(Routes(topology).ways("h0", "h2"), levels=2)
+    assert [(len(route.links), route.level) for route in routes] == [(4, 1), (4, 0), (5, 1), (5, 0)]
+    admission = Admission(terms(topology))
+
+    def ask(name: str, rate: int, budget: int) -> Granted:
+        return admission.change([], [Wanted(name, request(rate, budget), routes)])[0]
+
+    lax = ask("a", 300_000_000, 10_000_000)
+    assert (lax.route, lax.bound, lax.far_burst) == (routes[0], 8_002_000, 304_000)
+    strict = ask("b", 10_000_000, 900_000)
+    assert (strict.route, strict.bound) == (routes[1], 802_000)
+    around = ask("c", 100_000_000, 1_100_000)
+    assert around.route == routes[3]
+    with pytest.raises(Refused) as refused:
+        ask("d", 10_000_000, 700_000)
+    assert "take at most 802us at level 0, and 700us are left of the deadline" in refused.value.reasons[1]
+    with pytest.raises(Refused, match=r"s0:1>s1:1.*would be reserved") as refused:
+        ask("e", 480_000_000, 10_000_000)
+    assert len(refused.value.reasons) == 4
+    assert admission.reservations() == ["a", "b", "c"]
+    assert admission.change(["a", "b", "c"], []) == []
+    assert all(usage["reserved-bits"] == 0 for usage in admission.usage())
+
+
+def test_hosts_apart_have_no_way() -> None:
+    """Nor have unknown hosts, a host and itself, and ways over links that are left out."""
+    topology = ring(4)
+    assert list(Routes(topology).ways("h0", "h9")) == []
+    assert list(Routes(topology).ways("h0", "h0")) == []
+    one, other = Routes(topology).ways("h0", "h2")
+    assert list(Routes(topology).ways("h0", "h2", frozenset({one[1]}))) == [other]
+    assert list(Routes(topology).ways("h0", "h2", frozenset({one[1], other[1]}))) == []
+    topology.links.clear()
+    assert list(Routes(topology).ways("h0", "h2")) == []
+    topology.hosts["near"] = Attachment("near", Port("s0", 9), "10.0.0.9", "52:54:00:00:00:09")
+    assert list(Routes(topology).ways("h0", "near")) == [("h0>s0:99", "s0:9>near")]
+
+
+def test_links_with_a_fault_are_named() -> None:
+    """A level without a delay that fits the other's order, or a second link of one name."""
+    link = terms(ring(3))[0]
+    with pytest.raises(ValueError, match="declared twice"):
+        Admission([link, link])
+
+
+def test_a_route_that_is_none() -> None:
+    """Links that do not meet are refused, not computed."""
+    admission = Admission(terms(ring(3)))
+    with pytest.raises(Refused, match="begins at"):
+        admission.change([], [Wanted("x", request(1_000_000, 10**9), [Route(("h0>s0:99", "s1:2>s2:1"), 0)])])

@@ -1,0 +1,160 @@
+"""The configuration's file: what it says, and what is wrong with it."""
+
+import tomllib
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate_controller.config import LARGEST_FILE, ConfigError, load, parse
+from tidegate_controller.main import main
+from tidegate_controller.model.topology import Link, Port
+
+GOOD = """
+[openflow]
+listen = "[::1]:6653"
+[discovery]
+interval = "1.5s"
+[paths]
+marks = [46, 34]
+hold = "2s"
+protect = true
+[terms]
+capacity = "1Gbit"
+reservable = "500Mbit"
+overhead = "20B"
+levels = [{ delay = "200us", frames = 5000 }, { delay = "2ms", buffer = "1MiB" }]
+[switches.s1]
+datapath = "0000000000000001"
+database = "unix:/run/db.sock"
+[switches.s2]
+datapath = "0000000000000002"
+database = "tcp:10.0.0.2:6640"
+[[links]]
+between = ["s1:1", "s2:1"]
+capacity = "10Gbit"
+[hosts.h1]
+port = "s1:2"
+address = "10.0.0.1"
+mac = "02:00:00:00:00:01"
+[hosts.h2]
+port = "s2:2"
+address = "FD00::2"
+mac = "02:00:00:00:00:02"
+"""
+
+
+def test_a_file() -> None:
+    """Terms of all, but for those of one link; both directions."""
+    config = parse(GOOD, "f")
+    assert config.listen == ("::1", 6653)
+    assert config.interval == 1.5
+    assert (config.settings.hold, config.settings.protect) == (2.0, True)
+    assert config.databases == {"unix:/run/db.sock": {1}, "tcp:10.0.0.2:6640": {2}}
+    link = Link(Port("s1", 1), Port("s2", 1))
+    assert config.links == {link, link.back}
+    terms = {one.name: one for one in config.terms}
+    assert set(terms) == {link.name, link.back.name, "h1>s1:2", "s1:2>h1", "h2>s2:2", "s2:2>h2"}
+    fast, uplink = terms[link.back.name], terms["h1>s1:2"]
+    assert (fast.source, fast.capacity, fast.reservable, fast.overhead) == ("s2", 10**10, 5 * 10**8, 20)
+    assert (uplink.source, uplink.target, uplink.capacity) == ("h1", "s1", 10**9)
+    assert [(level.delay, level.buffer, level.in_frames) for level in uplink.levels] == [
+        (200_000, 5000, True),
+        (2_000_000, 1 << 20, False),
+    ]
+    assert config.hosts["h2"].address == "fd00::2"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ("[openflow]", "[openflow]\nport = 7", "f: openflow.port: is not known"),
+        ("[openflow]", "[other]\n[openflow]", "f: other: is not known"),
+        ('"[::1]:6653"', '"localhost:1"', "f: openflow.listen: is 'localhost:1'; ADDRESS:PORT"),
+        ('"[::1]:6653"', '"[::1]:66530"', "f: openflow.listen: has port 66530"),
+        ('"1.5s"', '"10ms"', "f: discovery.interval: is below 50ms"),
+        ("[46, 34]", "[46, 46]", "f: paths.marks: marks .46, 46.: each level needs"),
+        ("[46, 34]", "[46]", "levels: 2; `paths.marks` has 1"),
+        ("[46, 34]", '["a", 1]', "f: paths.marks: "),
+        ('"2s"', "2", "f: paths.hold: is '2'; a time such as 5ns"),
+        ("true", "1", "f: paths.protect: is '1'; true or false"),
+        ('capacity = "10Gbit"', 'capacity = "10GB"', "f: links.1.capacity: is '10GB'; a rate such as 5bit"),
+        ('capacity = "10Gbit"', 'capacity = "9Mbit"', "f: links.1.capacity: is 9000000 bit/s; at least"),
+        ('capacity = "1Gbit"', "", "f: hosts.h1.capacity: is missing|f: hosts.h2.capacity: is missing"),
+        ("frames = 5000", "frames = 0", "levels.1.frames: is not above 0"),
+        ("frames = 5000", "frames = 5000, buffer = '1B'", "levels.1.buffer: is not known"),
+        ('"0000000000000002"', '"0000000000000001"', "f: switches.s2.datapath: is that of switch s1, too"),
+        ('"0000000000000002"', '"2"', "f: switches.s2.datapath: is '2'; 16 hexadecimal digits"),
+        ('"tcp:10.0.0.2:6640"', '"http:x"', "f: switches.s2.database: "),
+        ("[switches.s2]", '[switches."a b"]', "f: switches.a b: 'a b' is no name"),
+        ('"s2:1"]', '"s3:1"]', "f: links.1.between: switch 's3' is not in `switches`"),
+        ('"s2:1"]', '"s2"]', "f: links.1.between: is 's2'; SWITCH:PORT"),
+        ('"s2:1"]', '"s1:1"]', "f: links.1.between: port s1:1 is used already"),
+        ('"s2:1"]', '"s1:3"]', "f: links.1.between: both ports are of one switch"),
+        ('"s2:1"]', '"s2:0"]', "f: links.1.between: has port 0"),
+        ('"s1:2"', '"s1:1"', "f: hosts.h1.port: port s1:1 is used already"),
+        ('"FD00::2"', '"10.0.0.1"', "f: hosts.h2.address: 10.0.0.1 is that of host h1, too"),
+        ('"FD00::2"', '"ten"', "f: hosts.h2.address: is 'ten'; an IP address"),
+        ("00:00:02", "00:00:01", "f: hosts.h2.mac: 02:00:00:00:00:01 is that of host h1, too"),
+        ("[hosts.h1]", "hosts.h1 = 5\n[x]", "f: hosts.h1: a table was expected|f: .*"),
+        ("[hosts.h1]", "[hosts.h1", "f: .*line"),
+        ('reservable = "500Mbit"', 'reservable = "20Gbit"', "f: links.1: "),
+    ],
+)
+def test_faults_name_the_key(old: str, new: str, text: str) -> None:
+    """And what was expected."""
+    assert old in GOOD
+    with pytest.raises(ConfigError, match=text.replace("[", r"\[")):
+        parse(GOOD.replace(old, new, 1), "f")
+
+
+@given(st.data())
+def test_any_value_anywhere(data: st.DataObject) -> None:
+    """A value of another kind is a fault with a text, and never anything else."""
+    lines = GOOD.splitlines()
+    number = data.draw(st.sampled_from([at for at, line in enumerate(lines) if " = " in line]))
+    values = [
+        "-1",
+        "0",
+        "1e400",
+        "nan",
+        "true",
+        '""',
+        "[]",
+        "[[]]",
+        "{}",
+        "1979-05-27",
+        '"x"',
+        '"9' + "9" * 30 + 's"',
+    ]
+    lines[number] = f"{lines[number].partition(' = ')[0]} = {data.draw(st.sampled_from(values))}"
+    text = "\n".join(lines)
+    tomllib.loads(text)
+    with suppress(ConfigError):
+        parse(text, "f")
+
+
+def test_bounds() -> None:
+    """Of switches, so of all that a file can make."""
+    many = "".join(f'[switches.s{n}]\ndatapath = "{n:016x}"\ndatabase = "unix:/x"\n' for n in range(1, 258))
+    with pytest.raises(ConfigError, match="switches: 257; at most 256"):
+        parse(many, "f")
+    with pytest.raises(ConfigError, match="switches: none is named"):
+        parse("", "f")
+
+
+def test_the_program_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2, and one line."""
+    file = tmp_path / "c.toml"
+    file.write_text(GOOD)
+    assert main(["--check", "--config", str(file)]) == 0
+    file.write_text(GOOD.replace("hold", "held"))
+    assert main(["--config", str(file)]) == 2
+    assert capsys.readouterr().err == f"{file}: paths.held: is not known\n"
+    with pytest.raises(ConfigError, match="No such file"):
+        load(tmp_path / "none")
+    file.write_bytes(b"#" * (LARGEST_FILE + 1))
+    with pytest.raises(ConfigError, match="at most"):
+        load(file)

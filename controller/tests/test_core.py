@@ -1,0 +1,351 @@
+"""The core against switches that take in rules in any order, refuse, vanish and come back."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from networks import MBIT, networks, request, ring, terms
+from world import World
+
+from tidegate_controller import events as ev
+from tidegate_controller.core import Core
+from tidegate_controller.engine import Settings
+from tidegate_controller.model.decisions import Verdict
+from tidegate_controller.model.intent import SwitchIntent
+from tidegate_controller.model.paths import Path, PathRequest, PathState
+from tidegate_controller.model.topology import Port, Topology
+
+faulty = st.sampled_from([0.0, 0.02, 0.1])
+
+
+@given(networks(), st.integers(), faulty, st.booleans(), st.sampled_from([5, 4094]))
+def test_what_always_holds(topology: Topology, seed: int, faults: float, protect: bool, tags: int) -> None:
+    """Reservations, tags, decisions, whole ways: after each of many events; nothing is left at the end."""
+    random = Random(seed)
+    world = World(topology, random, Core(Settings(protect=protect, last_tag=tags)), faults)
+    world.begin(hidden=random.randint(0, 2))
+    for _ in range(80):
+        world.act()
+        world.check()
+    world.links_down.clear()
+    world.change_topology()
+    world.settle()
+    world.check()
+    assert set(world.answers) == set(range(1, world.asked + 1))
+    assert world.live == {
+        switch: SwitchIntent(held.rules, held.groups) for switch, held in world.core.intents().items()
+    }
+    assert world.saved == world.core.engine.paths
+    for name in list(world.core.engine.paths):
+        world.release(name)
+    world.settle()
+    world.check()
+    assert not world.core.engine.paths
+    assert world.core.engine.book.names() == []
+    assert not world.core.engine.keys
+
+
+@pytest.fixture(name="world")
+def _world() -> Iterator[World]:
+    world = World(ring(4), Random(1), Core())
+    world.begin()
+    yield world
+    world.check()
+
+
+def test_links_are_watched(world: World) -> None:
+    """Also while they are down; ports of hosts are not."""
+    world.links_down = {next(iter(world.topology.links)).name}
+    world.change_topology()
+    found = world.core.intents()
+    watched = {Port(switch, number) for switch, held in found.items() for number in held.watched}
+    assert watched == {link.source for link in world.topology.links}
+    fresh = Core()
+    told = fresh.handle(ev.TopologyChanged(world.topology, tuple(terms(world.topology))), 1.0)
+    assert [order.watched for order in told if isinstance(order, ev.SetQueues)] == [watched]
+    world.settle()
+
+
+def verdicts(world: World) -> list[Verdict]:
+    """Of all decisions."""
+    return [one.verdict for one in world.decisions]
+
+
+def test_a_path_from_request_to_release(world: World) -> None:
+    """The answer comes when its frames take the way."""
+    asker = world.ask(request())
+    assert world.answers == {}
+    world.settle()
+    path = world.answers[asker].path
+    assert path is not None
+    assert (path.state, path.generation, path.number, path.route.level) == (PathState.ACTIVE, 1, 1, 1)
+    again = world.ask(request())
+    assert world.answers[again].path == path
+    gone = world.release(path.request.name)
+    world.settle()
+    assert world.answers[gone].path == path
+    assert verdicts(world) == [Verdict.ADMITTED, Verdict.RELEASED]
+
+
+def test_misses_raise_the_level_and_then_the_route(world: World) -> None:
+    """Each after the hold time; misses of before a change do not count; then there is nothing left."""
+    world.ask(request())
+    world.settle()
+    name = "h0/v>r"
+    first = world.core.engine.paths[name]
+
+    def miss(after: float, ago: float = 0.0) -> Path:
+        world.now += after
+        world.event(ev.Missed(name, 5, 1000, world.now - ago))
+        world.settle()
+        world.check()
+        return world.core.engine.paths[name]
+
+    assert miss(0.001, 10.0) == first
+    assert miss(1.0) == first
+    raised = miss(10.0)
+    assert (raised.route.links, raised.route.level, raised.tag) == (first.route.links, 0, first.tag)
+    moved = miss(10.0)
+    assert (moved.route.links != first.route.links, moved.route.level) == (True, 0)
+    back = miss(10.0)
+    assert back.route == raised.route
+    assert world.core.engine.misses[name] == 25
+    assert verdicts(world) == [
+        Verdict.ADMITTED,
+        Verdict.KEPT,
+        Verdict.LEVEL_RAISED,
+        Verdict.MOVED,
+        Verdict.MOVED,
+    ]
+    assert [one.verdict for one in world.told] == verdicts(world)[2:]
+
+
+def test_a_queue_that_is_too_slow_comes_first(world: World) -> None:
+    """A queue below what is reserved is set again; one that drops gets more."""
+    world.ask(request(rate=100 * MBIT))
+    world.settle()
+    path = world.core.engine.paths["h0/v>r"]
+    port = Port.parse(path.route.links[1].partition(">")[0])
+    world.now += 10
+    before = world.rates[port]
+    world.event(ev.Sampled((ev.QueueSample(port, 2, 0, 0, 5 * MBIT),)))
+    world.event(ev.Missed("h0/v>r", 1, 5, world.now))
+    assert verdicts(world)[-1] == Verdict.RATE_RAISED
+    assert "5000000 bit/s are set, 125454546 are needed" in world.decisions[-1].reasons[0]
+    world.now += 10
+    world.event(ev.Sampled((ev.QueueSample(port, 2, 7, 0, 130 * MBIT),)))
+    assert verdicts(world)[-1] == Verdict.RATE_RAISED
+    assert "7 frames dropped" in world.decisions[-1].reasons[0]
+    assert world.rates[port] == before
+    assert world.core.engine.raised[path.route.links[1], 1] == 125454546 * 5 // 4
+
+
+def test_statistics_move_a_path_before_frames_are_late(world: World) -> None:
+    """A queue that cannot have more rate: the largest path goes another way."""
+    for number, rate in ((1, 50), (2, 120)):
+        world.ask(request(f"v{number}", rate=rate * MBIT, port=50_000 + number))
+        world.settle()
+    path = world.core.engine.paths["h0/v1>r"]
+    large = world.core.engine.paths["h0/v2>r"]
+    assert path.route == large.route
+    port = Port.parse(path.route.links[1].partition(">")[0])
+    for drops in range(0, 18, 3):
+        world.now += 10
+        world.event(ev.Sampled((ev.QueueSample(port, 2, drops, 0, 999 * MBIT),)))
+        world.settle()
+    assert Verdict.MOVED in verdicts(world)
+    assert world.core.engine.paths["h0/v2>r"].route.links != large.route.links
+
+
+def test_a_link_that_goes_down(world: World) -> None:
+    """Another way; without one the path is broken, its host told, and it comes back with a link."""
+    world.ask(request())
+    world.settle()
+    for _ in range(2):
+        path = world.core.engine.paths["h0/v>r"]
+        world.links_down.add(path.route.links[1])
+        world.change_topology()
+        world.settle()
+    broken = world.core.engine.paths["h0/v>r"]
+    assert broken.state == PathState.BROKEN
+    assert world.core.engine.book.names() == []
+    assert [one.verdict for one in world.told] == [Verdict.MOVED, Verdict.VIOLATED]
+    world.links_down.clear()
+    world.change_topology()
+    world.settle()
+    assert world.core.engine.paths["h0/v>r"].state == PathState.ACTIVE
+    assert (world.told[-1].verdict, world.core.engine.paths["h0/v>r"].number) == (Verdict.MOVED, 1)
+
+
+def test_a_link_that_goes_while_its_path_begins(world: World) -> None:
+    """The path takes another way as soon as it has begun; no time has to pass."""
+    world.ask(request(target=1))
+    world.links_down.add("s0:1>s1:1")
+    world.change_topology()
+    while world.setting or any(world.queues.values()):
+        while world.setting:
+            world.answer_queues(False)
+        for switch in [switch for switch, orders in world.queues.items() if orders]:
+            world.apply(switch)
+    path = world.core.engine.paths["h0/v>r"]
+    assert (len(path.route.links), path.generation) == (5, 2)
+
+
+def test_a_path_over_a_link_that_is_new(world: World) -> None:
+    """Its frames pass while some switch has not heard of the link yet."""
+    world.links_down.add("s0:1>s1:1")
+    world.change_topology()
+    world.settle()
+    world.links_down.clear()
+    world.change_topology()
+    world.ask(request(target=1))
+    while world.setting or world.queues["s0"] or world.queues["s1"]:
+        while world.setting:
+            world.answer_queues(False)
+        for switch in ("s0", "s1"):
+            if world.queues[switch]:
+                world.apply(switch)
+    assert world.queues["s2"]
+    assert len(world.core.engine.paths["h0/v>r"].route.links) == 3
+    world.arrives("h0/v>r")
+
+
+def test_a_backup_takes_over() -> None:
+    """It is reserved already; its reservation is that of the path then."""
+    world = World(ring(4), Random(1), Core(Settings(protect=True)))
+    world.begin()
+    world.ask(request(rate=200 * MBIT))
+    world.settle()
+    path = world.core.engine.paths["h0/v>r"]
+    assert path.backup is not None
+    assert len(world.core.engine.book.names()) == 2
+    world.links_down.add(path.route.links[2])
+    world.change_topology()
+    world.settle()
+    world.check()
+    moved = world.core.engine.paths["h0/v>r"]
+    assert (moved.route, moved.backup) == (path.backup, None)
+
+
+def test_other_terms_and_a_refusal_of_them(world: World) -> None:
+    """More rate on the same way, without any new rule but one; too much: the old terms stay."""
+    world.ask(request(rate=200 * MBIT))
+    world.settle()
+    before = world.core.engine.paths["h0/v>r"]
+    asker = world.ask(request(rate=300 * MBIT))
+    # The way's rules are there; the edge's waits for the queues.
+    assert not any(world.queues.values())
+    world.answer_queues(False)
+    assert len([order for orders in world.queues.values() for order in orders]) == 1
+    world.settle()
+    after = world.answers[asker].path
+    assert after is not None
+    assert (after.route, after.tag, after.generation) == (before.route, before.tag, 2)
+    refused = world.ask(request(rate=900 * MBIT))
+    assert world.answers[refused].path is None
+    assert world.core.engine.paths["h0/v>r"].request.rate == 300 * MBIT
+    assert "would be reserved" in world.answers[refused].reasons[0]
+
+
+def test_a_vm_that_moves_to_another_host(world: World) -> None:
+    """The path of the same name begins there."""
+    world.ask(request(rate=200 * MBIT))
+    world.settle()
+    moved = replace(request(source=1, target=2, rate=200 * MBIT), name="h0/v>r")
+    asker = world.ask(moved)
+    world.settle()
+    path = world.answers[asker].path
+    assert path is not None
+    assert path.route.links[0].startswith("h1>")
+    assert world.core.engine.book.names() == ["h0/v>r#2"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        (replace(request(), name=""), "its name has 1 to 200 characters"),
+        (request(target=9), "host h9 is not registered"),
+        (replace(request(), key=replace(request().key, source="10.9.9.9")), "its hosts have 10.0.0.0 to"),
+        (replace(request(), dscp=64), "its mark is 0 to 63"),
+        (replace(request(), rate=0), "are above 0"),
+        (replace(request(), burst=10**15), "at most 1GB"),
+        (request("w"), "path h0/v>r has the same addresses, ports and mark"),
+        (request("x", port=3), "1 paths are there, 1 of its host; at most 4000, 1 of a host"),
+    ],
+)
+def test_requests_with_a_fault(wanted: PathRequest, reason: str) -> None:
+    """Each is refused with what was expected, and recorded."""
+    world = World(ring(4), Random(1), Core(Settings(most_of_host=1)))
+    world.begin()
+    world.ask(request(budget=10**8))
+    world.settle()
+    asker = world.ask(wanted)
+    assert world.answers[asker].path is None
+    assert reason in " ".join(world.answers[asker].reasons)
+    assert verdicts(world)[-1] == Verdict.REFUSED
+    world.check()
+
+
+def test_queues_that_cannot_be_set(world: World) -> None:
+    """The path is refused, and nothing of it is left."""
+    asker = world.ask(request())
+    world.answer_queues(True)
+    world.settle()
+    answer = world.answers[asker]
+    assert (answer.path, answer.reasons) == (None, ("queues: no such port", "all is as before"))
+    assert world.core.engine.book.names() == []
+
+
+def test_a_restart_takes_paths_over() -> None:
+    """The same rules, reservations and numbers; switches need nothing."""
+    world = World(ring(4), Random(1), Core())
+    world.begin()
+    for number in range(3):
+        world.ask(request(f"v{number}", number, 3, MBIT, port=50_000 + number))
+        world.settle()
+    rules, paths, names = dict(world.live), dict(world.saved), world.core.engine.book.names()
+    world.restart()
+    engine = world.core.engine
+    assert (engine.paths, engine.book.names()) == (paths, names)
+    assert all(world.core.intents()[switch].rules == held.rules for switch, held in rules.items())
+    world.settle()
+    world.check()
+    assert world.live == rules
+    asker = world.ask(request("v9", 1, 3, MBIT, port=50_009))
+    world.settle()
+    path = world.answers[asker].path
+    assert path is not None
+    assert path.number == 4
+
+
+@given(st.integers(0, 8), st.booleans(), st.permutations(["s0", "s1", "s2", "s3"]), st.integers())
+def test_a_restart_in_the_middle_of_a_move(steps: int, moves: bool, order: list[str], seed: int) -> None:
+    """Or of a raise, at any step: frames arrive while one switch after the other connects again."""
+    world = World(ring(4), Random(seed), Core())
+    world.begin()
+    world.ask(request())
+    world.settle()
+    for _ in range(2 if moves else 1):
+        world.settle()
+        world.now += 10
+        world.event(ev.Missed("h0/v>r", 1, 1, world.now))
+    for _ in range(steps):
+        if world.setting:
+            world.answer_queues(False)
+        for switch in [switch for switch, orders in sorted(world.queues.items()) if orders][:1]:
+            world.apply(switch)
+    world.restart()
+    for switch in order:
+        world.arrives("h0/v>r")
+        world.back(switch)
+        world.arrives("h0/v>r")
+        while world.queues.get(switch):
+            world.apply(switch)
+            world.arrives("h0/v>r")
+    world.settle()
+    world.check()
+    assert len(world.core.engine.book.names()) == 1
+    assert world.changes == {}

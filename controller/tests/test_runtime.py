@@ -1,0 +1,150 @@
+"""The loop around the core: what links work, a switch's orders, start and end of the program."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_config import GOOD
+
+import tidegate_controller
+from tidegate_controller import events as ev
+from tidegate_controller.config import parse
+from tidegate_controller.decide.move import Update
+from tidegate_controller.model.topology import Link, Port, Topology
+from tidegate_controller.openflow.lldp import Discovery
+from tidegate_controller.runtime.kept import Kept
+from tidegate_controller.runtime.loop import Runtime
+from tidegate_controller.runtime.seen import Seen
+from tidegate_controller.runtime.switch import Switch
+
+LINK = Link(Port("s1", 1), Port("s2", 1))
+BOTH = {LINK, LINK.back}
+
+
+def seen(before: Topology | None = None) -> Seen:
+    """Of two switches, with one link."""
+    return Seen(BOTH, {}, Discovery(1.0), before or Topology())
+
+
+def sessions(one: Seen, now: float) -> None:
+    """Both switches connect."""
+    for switch in ("s1", "s2"):
+        one.session(switch, now)
+        one.ports(switch, {1: True}, now)
+
+
+def cross(one: Seen, now: float) -> None:
+    """Frames cross the link in both directions."""
+    for port, frame in one.discovery.due(now):
+        target = LINK.target if port == LINK.source else LINK.source
+        one.frame(target, frame, now)
+
+
+def test_a_link_comes_by_lldp_and_goes_by_each_sign() -> None:
+    """Its port, BFD, and no frame for too long."""
+    one = seen()
+    sessions(one, 0.0)
+    assert one.topology() == Topology({"s1", "s2"})
+    cross(one, 0.0)
+    assert one.topology().links == BOTH
+    one.bfd(LINK.source, False)
+    assert one.topology().links == set()
+    one.bfd(LINK.source, True)
+    one.ports("s2", {1: False}, 1.0)
+    assert one.topology().links == set()
+    one.ports("s2", {1: True}, 1.0)
+    one.expire(2.0)
+    assert one.topology().links == BOTH
+    cross(one, 2.0)
+    one.expire(4.5)
+    assert one.topology().links == BOTH
+    one.expire(6.0)
+    assert one.topology().links == set()
+
+
+def test_without_a_session_links_stay() -> None:
+    """A switch forwards without us; after it is back, frames have to come again."""
+    one = seen()
+    sessions(one, 0.0)
+    cross(one, 0.0)
+    one.no_session("s1")
+    one.expire(100.0)
+    assert one.topology().links == BOTH
+    one.session("s1", 100.0)
+    one.expire(104.0)
+    assert one.topology().links == BOTH
+    one.expire(104.1)
+    assert one.topology().links == set()
+
+
+def test_what_was_kept_counts_until_it_should_have_come() -> None:
+    """A restart changes nothing at first."""
+    before = Topology({"s1", "s2"}, set(BOTH))
+    one = seen(before)
+    assert one.topology() == before
+    sessions(one, 0.0)
+    one.expire(4.0)
+    assert one.topology() == before
+    one.expire(4.1)
+    assert one.topology().links == set()
+
+
+def test_frames_of_others_show_no_link() -> None:
+    """Nor does one over a cable that is not configured."""
+    one = seen()
+    sessions(one, 0.0)
+    one.frame(LINK.target, bytes(64), 0.0)
+    one.ports("s1", {1: True, 7: True}, 0.0)
+    frames = dict(one.discovery.due(0.0))
+    one.frame(LINK.target, frames[Port("s1", 7)], 0.0)
+    assert (one.topology().links, one.unknown) == (set(), 1)
+
+
+def test_orders_of_a_switch_that_is_not_there() -> None:
+    """They fail at once."""
+    told: list[ev.Event] = []
+    ticket = ev.Ticket("v", 1, 2)
+    Switch("s1", told.append).order(ev.Install(ticket, Update(2, "s1")))
+    assert told == [ev.SwitchFailed("s1", ticket, "not connected")]
+
+
+def test_a_fault_of_the_core_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A successor goes on with what was kept: nothing is decided after a fault."""
+
+    async def main() -> None:
+        runtime = Runtime(parse(GOOD.replace("[::1]:6653", "127.0.0.1:0"), "f"), Kept())
+        await runtime.start()
+
+        def fault(event: ev.Event, now: float) -> list[ev.Effect]:
+            raise RuntimeError(f"{event} at {now}")
+
+        monkeypatch.setattr(runtime.core, "handle", fault)
+        runtime.happened(ev.Tick())
+        with pytest.raises(RuntimeError, match="Tick"):
+            await runtime.run()
+        await runtime.stop()
+
+    asyncio.run(main())
+
+
+def test_the_program_ends_cleanly(tmp_path: Path) -> None:
+    """By SIGTERM, with status 0."""
+    file = tmp_path / "c.toml"
+    file.write_text(GOOD.replace("[::1]:6653", "127.0.0.1:0"))
+    folder = Path(tidegate_controller.__file__).parents[1]
+    words = [sys.executable, "-m", "tidegate_controller.main", "--config", str(file)]
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if "switches are served at" in line:
+                process.send_signal(signal.SIGTERM)
+    assert process.returncode == 0, lines
+    assert "SIGTERM: the controller ends" in "".join(lines)
+    assert "Traceback" not in "".join(lines)

@@ -1,0 +1,302 @@
+"""Paths through real Open vSwitch: the whole controller, userspace datapath, network namespaces.
+
+```text
+ test ─ Runtime ─OpenFlow, OVSDB─ s1 ══ s2 ══ s3 (══ s4 ══ s1)
+        h1 ── datagrams with numbers ──▶ s1 ... ──▶ h3: which came, in which order, with which mark
+```
+"""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from tidegate_controller import events as ev
+from tidegate_controller.config import Config, parse
+from tidegate_controller.decide.basis import Phase
+from tidegate_controller.model.decisions import Verdict
+from tidegate_controller.model.intent import BEST_EFFORT, queue_of
+from tidegate_controller.model.paths import FlowKey, Path, PathRequest
+from tidegate_controller.model.topology import Port
+from tidegate_controller.openflow import sync
+from tidegate_controller.runtime.kept import Kept
+from tidegate_controller.runtime.loop import Runtime
+
+from lab.fabric import Fabric, address, line, ring
+from lab.namespaces import Stack, can_make_namespaces
+from lab.need import need, need_commands
+from lab.ovs import COMMANDS
+from lab.traffic import Flow
+
+MBIT = 1_000_000
+MARKS = (46, 34)
+DSCP = 40
+"""The mark of the host's frames."""
+HOLD = 0.3
+TERMS = """
+[openflow]
+listen = "127.0.0.1:0"
+[discovery]
+interval = "200ms"
+[paths]
+marks = [46, 34]
+hold = "300ms"
+[terms]
+capacity = "100Mbit"
+reservable = "50Mbit"
+levels = [{ delay = "3ms", frames = 5000 }, { delay = "10ms", frames = 5000 }]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _possible() -> None:
+    need_commands(*COMMANDS, "ovs-ofctl", "tc", "ethtool")
+    need("no network namespaces: run as root, or `unshare --user --map-root-user`", can_make_namespaces())
+
+
+@pytest.fixture(name="row")
+def _row(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fabric]:
+    with Fabric(tmp_path_factory.mktemp("f"), line(3)) as running:
+        yield running
+
+
+@pytest.fixture(name="circle")
+def _circle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fabric]:
+    with Fabric(tmp_path_factory.mktemp("f"), ring(4)) as running:
+        yield running
+
+
+def configuration(fabric: Fabric) -> Config:
+    """The file of a network."""
+
+    def port(name: str) -> str:
+        return name.replace(".", ":")
+
+    text = [TERMS]
+    for switch in fabric.ports:
+        database = f'database = "{fabric.ovs.remote}"'
+        text.append(f'[switches.{switch}]\ndatapath = "{fabric.datapath(switch):016x}"\n{database}')
+    for one, other in fabric.links:
+        text.append(f'[[links]]\nbetween = ["{port(one)}", "{port(other)}"]')
+    for number, (host, edge) in enumerate(fabric.edges.items(), 1):
+        own = f'address = "{address(number)}"\nmac = "02:00:00:00:00:{number:02x}"'
+        text.append(f'[hosts.{host}]\nport = "{port(edge)}"\n{own}\nreservable = "90Mbit"')
+    return parse("\n".join(text), "network.toml")
+
+
+class Controller:
+    """A runtime with its network."""
+
+    def __init__(self, fabric: Fabric, kept: Kept) -> None:
+        self.fabric, self.kept = fabric, kept
+        self.config = configuration(fabric)
+        self.runtime = Runtime(self.config, kept)
+
+    async def until(self, what: str, ready: Callable[[], object], timeout: float = 30) -> None:
+        """Waits, and lets the controller work."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not ready():
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            raise AssertionError(f"waited in vain for {what}") from None
+
+    def quiet(self) -> bool:
+        """All links are seen, and all rules are there."""
+        core = self.runtime.core
+        whole = core.engine.newest.links == self.config.links and core.followed == core.engine.newest
+        return whole and core.basis.phase == Phase.IDLE and not core.engine.running and not core.stale
+
+    async def begin(self) -> None:
+        """Starts, and waits until the network is ready."""
+        await self.runtime.start()
+        await asyncio.to_thread(self.fabric.connect, f"tcp:127.0.0.1:{self.runtime.server.port}")
+        sessions = self.runtime.server.sessions
+        await self.until("all switches", lambda: len(sessions) == len(self.fabric.ports))
+        await self.until("all links", self.quiet)
+        for database in self.runtime.databases.values():
+            for switch in self.fabric.ports:
+                assert await database.settled(switch) == {}
+        marks = {mark: queue_of(level) for level, mark in enumerate(MARKS)}
+        await asyncio.to_thread(self.fabric.steer, marks, BEST_EFFORT)
+
+    async def path(self, name: str = "v", rate: int = 2 * MBIT, port: int = 9001) -> ev.Answer:
+        """Asks for a path from h1 to h3."""
+        key = FlowKey(address(1), address(3), port, 9000)
+        request = PathRequest(f"h1/{name}>h3", "h1", "h3", key, DSCP, rate, 3000, 100, 1500, 10**9)
+        async with asyncio.timeout(30):
+            return await self.runtime.ask(request)
+
+    async def as_intended(self) -> None:
+        """All switches hold what they are to hold, as `sync` compares it, and as `ovs-ofctl` counts it."""
+        for switch, intent in self.runtime.core.intents().items():
+            held = await sync.read(self.runtime.server.sessions[switch])
+            assert sync.plan(held, intent).changes == 0
+            lines = await asyncio.to_thread(self.fabric.dump_flows, switch)
+            assert sum("cookie=0x7469" in line for line in lines) == len(intent.rules)
+
+    async def decided(self, verdict: Verdict, after: int) -> None:
+        """Waits for a decision with a greater number."""
+        await self.until(
+            f"a decision {verdict}",
+            lambda: any(one.verdict == verdict and one.number > after for one in self.kept.decisions),
+        )
+
+    async def missed(self, name: str, verdict: Verdict) -> None:
+        """Late frames, and what follows."""
+        await asyncio.sleep(HOLD * 1.5)
+        before = self.kept.decided
+        self.runtime.happened(ev.Missed(name, 3, 1000, self.runtime.now))
+        await self.decided(verdict, before)
+        await self.until("the end of the change", self.quiet)
+
+
+def run(fabric: Fabric, kept: Kept, test: Callable[[Controller], Awaitable[None]]) -> None:
+    """Runs a test with a controller of its own; it has 60 s."""
+
+    async def limited() -> None:
+        controller = Controller(fabric, kept)
+        async with asyncio.timeout(60):
+            try:
+                await controller.begin()
+                await test(controller)
+            finally:
+                # It says nothing to switches: as if the process were killed.
+                await controller.runtime.stop()
+
+    fabric.net.call(lambda: asyncio.run(limited()))
+
+
+@contextmanager
+def listening(stack: Stack, device: str) -> Iterator[Callable[[], set[tuple[int, int]]]]:
+    """Gives the (DSCP, tag) of all UDP frames that came in at a device since."""
+
+    def opened() -> socket.socket:
+        found = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        found.setsockopt(263, 8, 1)  # SOL_PACKET, PACKET_AUXDATA: the kernel takes the tag off
+        found.bind((device, 0))
+        found.setblocking(False)
+        return found
+
+    sock = stack.call(opened)
+
+    def heard() -> set[tuple[int, int]]:
+        found: set[tuple[int, int]] = set()
+        while True:
+            try:
+                data, auxiliary, _, come_from = sock.recvmsg(2048, 256)
+            except BlockingIOError:
+                return found
+            status, _, _, _, _, tci, _ = struct.unpack("IIIHHHH", auxiliary[0][2])
+            is_udp = data[12:14] == b"\x08\x00" and data[23] == 17
+            if come_from[2] != socket.PACKET_OUTGOING and is_udp and data[36:38] == (9000).to_bytes(2):
+                found.add((data[15] >> 2, tci & 0xFFF if status & 0x10 else 0))
+
+    with sock:
+        yield heard
+
+
+def links_of(path: Path) -> str:
+    """Its switches' links, for people."""
+    return ", ".join(path.route.links[1:-1])
+
+
+def test_a_path_is_installed_and_another_is_refused(row: Fabric) -> None:
+    """Frames go by the path's mark and tag, and arrive as sent; more than the link has is refused."""
+
+    async def test(controller: Controller) -> None:
+        await controller.as_intended()
+        answer = await controller.path(rate=20 * MBIT)
+        path = answer.path
+        assert path is not None
+        await controller.as_intended()
+        middle, end = listening(row.net, "s2.1"), listening(row.hosts["h3"], "eth0")
+        with middle as inside, end as arrived:
+            flow = await asyncio.to_thread(row.flow, "h1", "h3", Flow(500, 1000, dscp=DSCP))
+            report = await asyncio.to_thread(flow.report)
+            print(f"line of 3: {report}")
+            assert (report.received, report.lost) == (500, 0)
+            assert inside() == {(MARKS[path.route.level], path.tag)}
+            assert arrived() == {(DSCP, 0)}
+        trends = controller.runtime.core.engine.trends
+        await controller.until("samples", lambda: (Port("s1", 1), queue_of(0)) in trends._seen)
+        # 1.28 times both rates, with tag and overhead.
+        refused = await controller.path("w", 20 * MBIT, port=9002)
+        print(f"refused: {refused.reasons[0]}")
+        assert refused.path is None
+        numbers = "link s1:1>s2:1 (level 1): 51200000 bit/s would be reserved, 50000000 bit/s"
+        assert numbers in refused.reasons[0]
+        await controller.as_intended()
+        released = await controller.runtime.release(path.request.name)
+        assert released.path is not None
+        await controller.until("the end of the change", controller.quiet)
+        assert (await controller.path("w", 20 * MBIT, port=9002)).path is not None
+        await controller.as_intended()
+
+    run(row, Kept(), test)
+
+
+def test_a_path_moves_under_traffic_and_survives_a_restart(circle: Fabric) -> None:
+    """No frame is lost; a controller that is started anew changes no rule."""
+    kept = Kept()
+
+    async def move(controller: Controller) -> None:
+        answer = await controller.path()
+        path = answer.path
+        assert path is not None
+        flow = await asyncio.to_thread(circle.flow, "h1", "h3", Flow(2000, 1500, dscp=DSCP))
+        await controller.missed(path.request.name, Verdict.LEVEL_RAISED)
+        await controller.missed(path.request.name, Verdict.MOVED)
+        report = await asyncio.to_thread(flow.report)
+        moved = controller.runtime.core.engine.paths[path.request.name]
+        print(f"moved from {links_of(path)} to {links_of(moved)}: {report}")
+        assert moved.route.links != path.route.links
+        assert (report.received, report.lost, report.duplicates) == (2000, 0, 0)
+        await controller.as_intended()
+
+    run(circle, kept, move)
+    before = {switch: circle.dump_flows(switch) for switch in circle.ports}
+    classes = {port: circle.classes(port) for ports in circle.ports.values() for port in ports}
+    changed: dict[str, int] = {}
+
+    async def again(controller: Controller) -> None:
+        for switch, one in controller.runtime.switches.items():
+            changed[switch] = one.changed
+        await asyncio.sleep(1)
+        await controller.as_intended()
+
+    run(circle, kept, again)
+    assert changed == dict.fromkeys(circle.ports, 0)
+    assert {switch: circle.dump_flows(switch) for switch in circle.ports} == before
+    assert {port: circle.classes(port).keys() for port in classes} == {
+        port: held.keys() for port, held in classes.items()
+    }
+
+
+def test_a_link_goes_down(circle: Fabric) -> None:
+    """It is silent, with its carrier: the path goes another way; afterwards the link counts again."""
+
+    async def test(controller: Controller) -> None:
+        answer = await controller.path()
+        path = answer.path
+        assert path is not None
+        port = path.route.links[1].partition(">")[0].replace(":", ".")
+        await controller.until("BFD", lambda: len(controller.runtime.heard) == 8)
+        flow = await asyncio.to_thread(circle.flow, "h1", "h3", Flow(1000, 2000, dscp=DSCP))
+        await asyncio.sleep(0.5)
+        began, before = controller.runtime.now, controller.kept.decided
+        await asyncio.to_thread(circle.cut, port)
+        await controller.decided(Verdict.MOVED, before)
+        took = controller.runtime.now - began
+        report = await asyncio.to_thread(flow.report)
+        moved = controller.runtime.core.engine.paths[path.request.name]
+        print(f"{port} silent: on {links_of(moved)} {took * 1000:.0f} ms after the cut began; {report}")
+        assert set(path.route.links[1:-1]).isdisjoint(moved.route.links)
+        assert report.received > 500
+        await asyncio.to_thread(circle.mend, port)
+        await controller.until("the link", controller.quiet)
+        await controller.as_intended()
+
+    run(circle, Kept(), test)
