@@ -30,8 +30,7 @@
 //! [`Link::overhead`] more. All sums are in integers: what fits by one bit fits. The numbers of links and requests have
 //! bounds, with which no sum overflows.
 //!
-//! Pure. The controller of the network is to be the caller, which decides what routes to try. There is none yet: only tests
-//! ask here.
+//! Pure. The caller is the network's controller (`controller/`, by its module `native`), which decides what routes to try.
 
 mod ledger;
 mod load;

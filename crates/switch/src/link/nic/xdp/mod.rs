@@ -6,8 +6,8 @@
 //!  NIC ◀──────────────── call, if asked for ── send ring ◀─ frame with its tag      chunk ◀─ completion ring
 //! ```
 //!
-//! The agent makes the sockets, for each queue of the device one of each worker, registers their memory and binds them, and loads the
-//! program. The first socket of a queue is its owner's, which has the rings of free and sent chunks. Guests' memory is never shared: a frame is
+//! The agent makes the sockets, for each queue of the device one, or one of each worker where the driver copies frames. It registers their
+//! memory, binds them, and loads the program. The first socket of a queue is its owner's, which has the rings of free and sent chunks. Guests' memory is never shared: a frame is
 //! copied once out of it, and once into it. A chunk has one place: with us, in a ring, or with the kernel.
 //!
 //! - [`form`]: how many chunks and entries there are
