@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tidegate_controller.config.section import MAC, NAME, ConfigError, Section
 from tidegate_controller.decide.admission import Admission, Level, LinkTerms
 from tidegate_controller.decide.marks import Marks
 from tidegate_controller.engine import Settings
@@ -24,14 +25,8 @@ from tidegate_controller.model.topology import Attachment, Link, Port
 from tidegate_controller.ovsdb.connection import check_remote
 
 LARGEST_FILE = 4 << 20
-MOST = {"switches": 256, "links": 4096, "hosts": 2048}
 LEAST_CAPACITY = 10_000_000
 """bit/s: the queues of levels, of best effort and of switches' own frames have a minimum each."""
-UNITS = {
-    "time": {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9},
-    "rate": {"bit": 1, "kbit": 10**3, "Mbit": 10**6, "Gbit": 10**9},
-    "size": {"B": 1, "kB": 10**3, "KiB": 1 << 10, "MB": 10**6, "MiB": 1 << 20},
-}
 TERMS = {
     "capacity": "rate",
     "reservable": "rate",
@@ -40,12 +35,6 @@ TERMS = {
     "propagation": "time",
     "largest-frame": "size",
 }
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
-
-
-class ConfigError(ValueError):
-    """Names the file, the key, and what was expected."""
 
 
 @dataclass(frozen=True)
@@ -66,71 +55,6 @@ class Config:
     settings: Settings
     interval: float
     """s between LLDP frames of a port."""
-
-
-class Section:
-    """A table of the file, whose faults name the key."""
-
-    def __init__(self, where: str, key: str, values: object) -> None:
-        self.where, self.key = where, key
-        if not isinstance(values, dict):
-            raise ConfigError(f"{where}: {key}: a table was expected")
-        self._values: dict[str, Any] = dict(values)
-
-    def fault(self, key: str, text: str) -> ConfigError:
-        """The fault of a key."""
-        return ConfigError(f"{self.where}: {'.'.join(part for part in (self.key, key) if part)}: {text}")
-
-    def take(self, key: str, kind: type | tuple[type, ...], what: str, default: object = None) -> Any:  # noqa: ANN401
-        """A value of a kind. Without a default the key is needed."""
-        value = self._values.pop(key, default)
-        if value is None:
-            raise self.fault(key, f"is missing; {what} was expected")
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise self.fault(key, f"is {str(value)[:60]!r}; {what} was expected")
-        return value
-
-    def text(self, key: str, pattern: re.Pattern[str] | None = None, what: str = "a text") -> str:
-        """A text, of a form."""
-        value: str = self.take(key, str, what)
-        if pattern is not None and not pattern.fullmatch(value):
-            raise self.fault(key, f"is {value[:60]!r}; {what} was expected")
-        return value
-
-    def quantity(self, key: str, kind: str, default: str | None = None) -> int:
-        """A time in ns, a rate in bit/s or a size in bytes."""
-        units = UNITS[kind]
-        what = f"a {kind} such as 5{next(iter(units))} ({', '.join(units)})"
-        text: str = self.take(key, str, what, default)
-        found = re.fullmatch(r"([0-9]{1,12})(\.[0-9]{1,9})?([A-Za-z]+)", text)
-        if found is None or found[3] not in units:
-            raise self.fault(key, f"is {text[:60]!r}; {what} was expected")
-        fraction = found[2] or "."
-        scaled = units[found[3]] * int(found[1] + fraction[1:])
-        return scaled // int(10 ** (len(fraction) - 1))
-
-    def section(self, key: str) -> "Section":
-        """A table within; empty if it is not there."""
-        return Section(self.where, f"{self.key}.{key}" if self.key else key, self._values.pop(key, {}))
-
-    def tables(self, key: str) -> "dict[str, Section]":
-        """Tables by name, or a list of tables by number."""
-        values = self._values.pop(key, {})
-        if isinstance(values, list):
-            values = {str(number): value for number, value in enumerate(values, 1)}
-        named = Section(self.where, key, values)._values
-        if len(named) > MOST[key]:
-            raise ConfigError(f"{self.where}: {key}: {len(named)}; at most {MOST[key]} are served")
-        return {name: Section(self.where, f"{key}.{name}", value) for name, value in named.items()}
-
-    def has(self, key: str) -> bool:
-        """Whether the key is there and not taken yet."""
-        return key in self._values
-
-    def end(self) -> None:
-        """All keys have been taken."""
-        for key in self._values:
-            raise self.fault(key, "is not known")
 
 
 def load(path: Path) -> Config:
@@ -160,7 +84,7 @@ def parse(text: str, where: str) -> Config:
     links, terms = set[Link](), list[LinkTerms]()
     datapaths, databases = _switches(root)
     names = set(datapaths.values())
-    defaults = dict(common._values)
+    defaults = common.values()
     used: set[Port] = set()
     for section in root.tables("links").values():
         link = _link(section, names, used)
@@ -269,7 +193,7 @@ def _host(name: str, section: Section, switches: set[str], used: set[Port]) -> A
 def _terms(
     section: Section, defaults: dict[str, Any], ends: list[tuple[str, str, str]], settings: Settings
 ) -> list[LinkTerms]:
-    own = Section(section.where, section.key, defaults | section._values)
+    own = Section(section.where, section.key, defaults | section.values())
     values: dict[str, Any] = {
         key.replace("-", "_"): own.quantity(key, kind)
         for key, kind in TERMS.items()
