@@ -1,7 +1,7 @@
 //! The state that the contracts ask for.
 
 use crate::host::Claim;
-use tidegate_contract::{Host, Remote, SegmentKey, Uplink, Vnic};
+use tidegate_contract::{Controller, Host, Remote, SegmentKey, Uplink, Vnic};
 use tidegate_cores::directions::Directions;
 use tidegate_cores::stage::{Handle, Link, Stage};
 use tidegate_evidence::Evidence;
@@ -61,11 +61,14 @@ pub struct Network {
     pub remotes: Vec<Remote>,
     /// The keys of segments, sorted by segment.
     pub keys: Vec<SegmentKey>,
+    /// The controller of the network behind uplinks that are [`Uplink::controlled`].
+    pub controller: Option<Controller>,
 }
 
 impl Network {
     /// No other host.
-    pub const NONE: &'static Self = &Self { uplinks: Vec::new(), remotes: Vec::new(), keys: Vec::new() };
+    pub const NONE: &'static Self =
+        &Self { uplinks: Vec::new(), remotes: Vec::new(), keys: Vec::new(), controller: None };
 }
 
 /// Whether a place may take over foreign settings, such as a qdisc that other software made.

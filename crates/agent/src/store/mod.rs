@@ -20,7 +20,9 @@ pub use owner::{Owned, Owner};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use tidegate_contract::{Document, Errors, Host, Located, Remote, SegmentKeys, Table, Uplink, Vnic, merge};
+use tidegate_contract::{
+    Controller, Document, Errors, Host, Located, Remote, SegmentKeys, Table, Uplink, Vnic, merge,
+};
 use tidegate_place::Network;
 
 /// All contracts, by owner. The agent saves them, with the files' last good contents.
@@ -68,6 +70,11 @@ impl Contracts {
         self.documents().find_map(|(_, d)| Some(d.host.as_ref()?.value.clone())).unwrap_or_default()
     }
 
+    /// Returns the `[controller]` table.
+    pub fn controller(&self) -> Option<Controller> {
+        self.documents().find_map(|(_, d)| Some(d.controller.as_ref()?.value.clone()))
+    }
+
     /// Returns one uplink.
     pub fn uplink(&self, name: &str) -> Option<&Uplink> {
         self.all::<Uplink>().map(|(_, located)| &located.value).find(|uplink| uplink.name == name)
@@ -79,7 +86,11 @@ impl Contracts {
             uplinks: self.all::<Uplink>().map(|(_, located)| located.value.clone()).collect(),
             remotes: self.all::<Remote>().map(|(_, located)| located.value.clone()).collect(),
             keys: Vec::new(),
+            controller: self.controller(),
         };
+        for uplink in &mut network.uplinks {
+            uplink.controlled = network.controller.as_ref().is_some_and(|c| c.serves(&uplink.name));
+        }
         network.uplinks.sort_by(|a, b| a.name.cmp(&b.name));
         network.remotes.sort_by(|a, b| a.name.cmp(&b.name));
         network
@@ -107,7 +118,7 @@ impl Contracts {
 
     /// Adds and changes the contracts of `document`; with `prune` removes the owner's other tables, but for `[host]`.
     pub fn merge(&mut self, owner: &Owner, document: Document, prune: bool) -> Result<(), Owned> {
-        let Document { host, vnics, uplinks, remotes, segments } = document;
+        let Document { host, controller, vnics, uplinks, remotes, segments } = document;
         self.merge_tables::<Vnic>(owner, vnics, prune)?;
         self.merge_tables::<Uplink>(owner, uplinks, prune)?;
         self.merge_tables::<Remote>(owner, remotes, prune)?;
@@ -118,6 +129,17 @@ impl Contracts {
                 Some((_, h)) if h.value == host.value => {}
                 Some((other, _)) => return Err(Owned { what: "[host]".into(), owner: other }),
                 None => self.document(owner).host = Some(host),
+            }
+        }
+        if prune && controller.is_none() {
+            self.document(owner).controller = None;
+        }
+        if let Some(controller) = controller {
+            let of_other = self.documents().find_map(|(other, d)| Some((other, d.controller.as_ref()?)));
+            match of_other.filter(|(other, _)| other != owner) {
+                Some((_, there)) if there.value == controller.value => {}
+                Some((other, _)) => return Err(Owned { what: "[controller]".into(), owner: other }),
+                None => self.document(owner).controller = Some(controller),
             }
         }
         // A program without contracts is no owner.
@@ -158,6 +180,9 @@ impl Contracts {
             tables::take_over::<SegmentKeys>(others, &document, &mut taken_over);
             if document.host.is_some() && others.host.take().is_some() {
                 taken_over.push("[host]".into());
+            }
+            if document.controller.is_some() && others.controller.take().is_some() {
+                taken_over.push("[controller]".into());
             }
         }
         self.programs.retain(|_, d| *d != Document::default());

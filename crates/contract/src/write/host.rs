@@ -112,7 +112,7 @@ fn changed<T: PartialEq + Copy + std::fmt::Display>(value: &T, default: &T) -> O
     (value != default).then(|| string(*value))
 }
 
-fn word<T: PartialEq>(words: &[(&str, T)], value: T) -> Option<Value> {
+pub(super) fn word<T: PartialEq>(words: &[(&str, T)], value: T) -> Option<Value> {
     words.iter().find(|(_, of)| *of == value).map(|(word, _)| (*word).into())
 }
 
