@@ -73,8 +73,8 @@ impl Vnic {
             ("mtu", number(self.mtu.into(), 1500)),
             ("queues", number(self.queues.into(), 1)),
             ("guest", self.guest.as_ref().map(|path| string(path.display()))),
-            ("on-refused", self.on_refused.and_then(|value| host::word(&OnRefused::ALL, value))),
-            ("on-unreachable", self.on_unreachable.and_then(|value| host::word(&OnUnreachable::ALL, value))),
+            ("on-refused", self.on_refused.and_then(|value| word(&OnRefused::ALL, value))),
+            ("on-unreachable", self.on_unreachable.and_then(|value| word(&OnUnreachable::ALL, value))),
         ] {
             if let Some(value) = value {
                 line(key, value);
@@ -87,6 +87,10 @@ impl Vnic {
 /// Returns a name as a TOML key: bare unless it has a dot.
 fn key(name: &str) -> String {
     if name.contains('.') { format!("\"{name}\"") } else { name.into() }
+}
+
+fn word<T: PartialEq>(words: &[(&str, T)], value: T) -> Option<Value> {
+    words.iter().find(|(_, of)| *of == value).map(|(word, _)| (*word).into())
 }
 
 fn string(value: impl Display) -> Value {

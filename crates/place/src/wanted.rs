@@ -28,6 +28,8 @@ pub struct Wanted<'a> {
 pub struct HostWork<'a> {
     /// The wanted contracts of all places.
     pub contracts: Vec<&'a Vnic>,
+    /// The same as written, without the limits that guests set themselves.
+    pub written: Vec<&'a Vnic>,
     /// The stages of work that places reported.
     pub stages: Vec<&'a Stage>,
     /// Frames between these stages.
@@ -44,6 +46,7 @@ impl HostWork<'_> {
     /// No work.
     pub const NONE: &'static HostWork<'static> = &HostWork {
         contracts: Vec::new(),
+        written: Vec::new(),
         stages: Vec::new(),
         links: Vec::new(),
         not_followed: Vec::new(),
