@@ -51,7 +51,7 @@ class State:
             "refused": [],
         }
 
-    def register(self, registration: dict[str, Any]) -> None:
+    def register(self, registration: dict[str, Any] | None) -> None:
         """Take a registration in."""
         if registration != self.registration:
             self.registration = registration

@@ -16,7 +16,7 @@
 
 use crate::admission::{on_wire, own_part};
 use crate::frame::{SMALLEST_FRAME, STAMP};
-use crate::{Bytes, ContractSet, Controller, Nanos, Peer, Rate, Remote, UPLINK, Uplink, Vnic};
+use crate::{Bytes, ContractSet, Controller, Nanos, Peer, Rate, Remote, Segment, UPLINK, Uplink, Vnic};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -100,41 +100,64 @@ impl PathTerms {
     }
 }
 
+/// The tables of a set, by what they are looked up by: each contract looks.
+struct Tables<'a> {
+    uplinks: &'a [Uplink],
+    vnics: BTreeSet<&'a str>,
+    remotes: BTreeMap<&'a str, &'a Remote>,
+    by_segment: BTreeMap<Segment, Vec<&'a Remote>>,
+    peers: BTreeMap<&'a str, (&'a Uplink, &'a Peer)>,
+}
+
+impl<'a> Tables<'a> {
+    fn of(set: &ContractSet<'a>) -> Self {
+        let mut by_segment = BTreeMap::<_, Vec<_>>::new();
+        for remote in set.remotes {
+            by_segment.entry(remote.segment).or_default().push(remote);
+        }
+        let peers =
+            |uplink: &'a Uplink| uplink.peers.iter().map(move |peer| (peer.name.as_str(), (uplink, peer)));
+        Self {
+            uplinks: set.uplinks,
+            vnics: set.vnics.iter().map(|vnic| vnic.name.as_str()).collect(),
+            remotes: set.remotes.iter().map(|remote| (remote.name.as_str(), remote)).collect(),
+            by_segment,
+            peers: set.uplinks.iter().flat_map(peers).collect(),
+        }
+    }
+
+    /// Returns the remotes to which a vNIC has a deadline, by name, with their uplinks and peers.
+    fn receivers(&self, vnic: &Vnic) -> Vec<(&'a Remote, &'a Uplink, &'a Peer)> {
+        let everywhere = vnic.to.iter().any(|to| to == UPLINK);
+        let of_segment = self.by_segment.get(&vnic.segment).filter(|_| everywhere).into_iter().flatten();
+        let named = vnic.to.iter().filter(|to| !self.vnics.contains(to.as_str()));
+        let named = named.filter_map(|to| self.remotes.get(to.as_str()));
+        let all: BTreeMap<&str, &Remote> =
+            of_segment.chain(named).map(|remote| (remote.name.as_str(), *remote)).collect();
+        let placed = |remote: &'a Remote| {
+            self.peers.get(remote.peer.as_str()).map(|(uplink, peer)| (remote, *uplink, *peer))
+        };
+        all.into_values().filter_map(placed).collect()
+    }
+}
+
 /// Finds the paths that the deadlines of `set` need at the uplinks of `controller`.
 pub fn network_paths(set: &ContractSet<'_>, controller: &Controller) -> NetworkPaths {
     let mut found = NetworkPaths::default();
-    let peers: BTreeMap<&str, (&Uplink, &Peer)> = set
-        .uplinks
-        .iter()
-        .flat_map(|uplink| uplink.peers.iter().map(move |peer| (peer.name.as_str(), (uplink, peer))))
-        .collect();
+    let tables = Tables::of(set);
     let mut vnics: Vec<&Vnic> = set.vnics.iter().filter(|vnic| vnic.is_realtime()).collect();
     vnics.sort_by(|a, b| a.name.cmp(&b.name));
     for vnic in vnics {
-        of_vnic(&mut found, set, controller, &peers, vnic);
+        of_vnic(&mut found, &tables, controller, vnic);
     }
     crowded(&mut found);
     found
 }
 
-fn of_vnic<'a>(
-    found: &mut NetworkPaths,
-    set: &ContractSet<'a>,
-    controller: &Controller,
-    peers: &BTreeMap<&str, (&'a Uplink, &'a Peer)>,
-    vnic: &Vnic,
-) {
+fn of_vnic(found: &mut NetworkPaths, tables: &Tables<'_>, controller: &Controller, vnic: &Vnic) {
     let everywhere = vnic.to.iter().any(|to| to == UPLINK);
-    let is_vnic: BTreeSet<&str> = set.vnics.iter().map(|vnic| vnic.name.as_str()).collect();
-    let mut remotes: Vec<(&Remote, &Uplink, &Peer)> = set
-        .remotes
-        .iter()
-        .filter(|remote| everywhere && remote.segment == vnic.segment || vnic.to.contains(&remote.name))
-        .filter(|remote| !is_vnic.contains(remote.name.as_str()))
-        .filter_map(|remote| peers.get(remote.peer.as_str()).map(|(uplink, peer)| (remote, *uplink, *peer)))
-        .collect();
-    remotes.sort_by(|a, b| a.0.name.cmp(&b.0.name));
-    for uplink in set.uplinks.iter().filter(|uplink| controller.serves(&uplink.name)) {
+    let remotes = tables.receivers(vnic);
+    for uplink in tables.uplinks.iter().filter(|uplink| controller.serves(&uplink.name)) {
         let here: Vec<_> = remotes.iter().filter(|(_, of, _)| of.name == uplink.name).collect();
         let reached = everywhere && uplink.peers.iter().any(|peer| peer.carries(vnic.segment));
         if here.is_empty() && !reached {

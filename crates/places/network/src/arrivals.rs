@@ -7,17 +7,20 @@
 //!
 //! The contracts in force passed admission, remotes included. A sender without a [remote] is left out: it is not decided.
 
+use std::collections::BTreeMap;
 use tidegate_contract::Remote;
 use tidegate_controller_api::{Arrival, View};
 
 /// Returns the arrivals that `remotes`, which admission admitted, decide.
 pub fn arrivals(view: &View, remotes: &[Remote], is_here: impl Fn(&str) -> bool) -> Vec<Arrival> {
+    let remotes: BTreeMap<&str, &Remote> =
+        remotes.iter().map(|remote| (remote.name.as_str(), remote)).collect();
     let with_deadline = view
         .remotes
         .iter()
         .filter(|there| there.vnic.deadline.is_some() && there.vnic.to.iter().any(|to| is_here(to)));
     let of = |there: &tidegate_controller_api::Remote| {
-        let remote = remotes.iter().find(|remote| remote.name == there.vnic.name)?;
+        let remote = *remotes.get(there.vnic.name.as_str())?;
         let missing = not_covered(&there.vnic, remote, &is_here);
         let refused = missing.map(|what| format!("[remote.{}] there {what}", remote.name));
         Some(Arrival { remote: remote.name.clone(), refused })

@@ -8,7 +8,7 @@
 //! ```
 
 use crate::controller::Trouble;
-use crate::request::{Unready, request};
+use crate::request::{Hosts, Unready, request};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -136,7 +136,7 @@ impl Book {
     pub fn due(
         &mut self,
         source: &str,
-        view: &View,
+        hosts: &Hosts,
         port: impl Fn(&str, &str) -> Option<u16>,
         now: Instant,
     ) -> Option<Due> {
@@ -145,7 +145,7 @@ impl Book {
         }
         for entry in self.entries.values_mut() {
             let terms = &entry.wanted.terms;
-            match request(source, terms, view, port(&terms.vnic, &terms.remote)) {
+            match request(source, terms, hosts, port(&terms.vnic, &terms.remote)) {
                 // As soon as it can be asked for, it is: it may be what was granted before.
                 Err(Unready::Waiting(why)) => {
                     (entry.standing, entry.asked) = (Standing::Waiting(vec![why]), None);

@@ -12,11 +12,16 @@ use tidegate_contract::Controller;
 use tidegate_contract::controller::Identity;
 use tidegate_controller_api::client::{self, Client, Error, Settings};
 use tidegate_controller_api::{Misses, Path as Granted, PathRequest, ProblemCode, Registration, View};
+use tidegate_visible::{beginning, visible};
 
 /// Longest time to reach one controller.
 const CONNECT: Duration = Duration::from_secs(2);
 /// Longest time for one answer: the controller answers when switches have a path.
 const ANSWER: Duration = Duration::from_secs(5);
+/// Most texts of a list that are kept: as many as a route has links.
+const TEXTS: usize = 64;
+/// Longest text (bytes).
+const TEXT: usize = 1000;
 /// Largest file of the identity (bytes): a chain of certificates takes a few KB.
 const FILE: u64 = 1 << 20;
 
@@ -89,15 +94,15 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 
 impl Asks for Client {
     fn register(&self, host: &str, registration: &Registration) -> Result<View, Trouble> {
-        Self::register(self, host, registration).map_err(trouble)
+        Self::register(self, host, registration).map(shown).map_err(trouble)
     }
 
     fn view(&self, host: &str, after: u64, wait: Duration) -> Result<View, Trouble> {
-        Self::view(self, host, Some(after), wait).map_err(trouble)
+        Self::view(self, host, Some(after), wait).map(shown).map_err(trouble)
     }
 
     fn request(&self, request: &PathRequest) -> Result<Granted, Trouble> {
-        Self::request(self, request).map_err(trouble)
+        Self::request(self, request).map(shown_path).map_err(trouble)
     }
 
     fn release(&self, name: &str) -> Result<(), Trouble> {
@@ -113,12 +118,35 @@ impl Asks for Client {
     }
 }
 
+/// Returns a View whose texts a terminal and a log may show.
+fn shown(mut view: View) -> View {
+    view.paths = view.paths.into_iter().map(shown_path).collect();
+    for item in &mut view.refused {
+        (item.item, item.reason) = (shown_text(&item.item), shown_text(&item.reason));
+    }
+    view
+}
+
+/// The same of a path.
+fn shown_path(path: Granted) -> Granted {
+    Granted { links: shown_texts(path.links), reasons: shown_texts(path.reasons), ..path }
+}
+
+fn shown_texts(texts: Vec<String>) -> Vec<String> {
+    texts.iter().take(TEXTS).map(|text| shown_text(text)).collect()
+}
+
+fn shown_text(text: &str) -> String {
+    visible(beginning(text, TEXT)).into_owned()
+}
+
 fn trouble(error: Error) -> Trouble {
     let Error::Problem { problem, retry_after, .. } = error else {
         return Trouble::Away(error.to_string());
     };
     let mut lines = vec![problem.message];
     lines.extend(problem.reasons);
+    let lines = shown_texts(lines);
     match problem.code {
         ProblemCode::Refused | ProblemCode::Forbidden | ProblemCode::Invalid => Trouble::Refused(lines),
         ProblemCode::Waiting => Trouble::Waiting(lines),

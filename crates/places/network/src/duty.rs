@@ -12,6 +12,7 @@
 
 use crate::book::{Book, Due};
 use crate::controller::Trouble;
+use crate::request::Hosts;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,6 +40,8 @@ pub struct State {
     pub registered: Option<(Registration, Instant)>,
     /// The newest View.
     pub view: Option<Arc<View>>,
+    /// The hosts in it.
+    hosts: Hosts,
     /// Wanted paths.
     pub book: Book,
     /// Totals of late frames.
@@ -88,8 +91,10 @@ impl State {
         if !self.registered.as_ref().is_some_and(is_current) {
             return Duty::Register(Box::new(wanted.clone()));
         }
-        let Some(view) = self.view.clone() else { return Duty::Rest(REST) };
-        match self.book.due(host, &view, port, now) {
+        if self.view.is_none() {
+            return Duty::Rest(REST);
+        }
+        match self.book.due(host, &self.hosts, port, now) {
             Some(Due::Request(request)) => return Duty::Request(request),
             Some(Due::Release(name)) => return Duty::Release(name),
             None => {}
@@ -157,6 +162,7 @@ impl State {
             self.reported.clear();
         }
         self.book.viewed(&view, now);
+        self.hosts = Hosts::of(&view);
         self.view = Some(Arc::new(view));
     }
 

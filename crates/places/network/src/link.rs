@@ -23,6 +23,10 @@ const NEWS: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_secs(1);
 /// Pause before files that cannot be used are read again.
 const REOPEN: Duration = Duration::from_secs(2);
+/// Age of a client without answers, and of one with, after which files of the identity are read again: certificates are
+/// renewed.
+const STALE: Duration = Duration::from_secs(10);
+const OLD: Duration = Duration::from_secs(600);
 /// How long a change waits for the far host.
 const FAR_HOST: Duration = Duration::from_secs(2);
 
@@ -38,6 +42,8 @@ struct Shared {
     /// Something changed.
     news: Condvar,
     end: Mutex<Option<End>>,
+    /// The client; files of the identity are read anew with another one.
+    asks: Mutex<Option<Arc<dyn Asks>>>,
 }
 
 /// How a link ends.
@@ -52,6 +58,14 @@ enum End {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn use_client(&self, asks: Arc<dyn Asks>) {
+        *self.asks.lock().unwrap_or_else(PoisonError::into_inner) = Some(asks);
+    }
+
+    fn client(&self) -> Option<Arc<dyn Asks>> {
+        self.asks.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn end(&self) -> Option<End> {
@@ -72,21 +86,24 @@ impl Link {
         open: &Arc<Mutex<Open>>,
         ports: &PairPorts,
     ) -> std::io::Result<Self> {
-        let shared =
-            Arc::new(Shared { state: Mutex::new(state), news: Condvar::new(), end: Mutex::new(None) });
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            news: Condvar::new(),
+            end: Mutex::new(None),
+            asks: Mutex::new(None),
+        });
         let link = Self { shared: shared.clone(), controller: controller.clone() };
         let (controller, open, ports) = (controller.clone(), open.clone(), ports.clone());
         let work = move || {
             let Some(asks) = opened(&shared, &controller, &open) else { return };
-            let watched = shared.clone();
-            let (host, watcher) = (controller.host.clone(), asks.clone());
-            let spawned = std::thread::Builder::new()
-                .name("view".into())
-                .spawn(move || watch(&watched, &*watcher, &host));
+            shared.use_client(asks);
+            let (watched, host) = (shared.clone(), controller.host.clone());
+            let spawned =
+                std::thread::Builder::new().name("view".into()).spawn(move || watch(&watched, &host));
             if let Err(error) = spawned {
                 tracing::error!(%error, "no thread for news of the network's controller: it is asked as the lease is renewed");
             }
-            ask(&shared, &*asks, &controller.host, &ports);
+            ask(&shared, &controller, &open, &ports);
         };
         std::thread::Builder::new().name("link".into()).spawn(work)?;
         Ok(link)
@@ -196,9 +213,22 @@ fn opened(shared: &Shared, controller: &Controller, open: &Mutex<Open>) -> Optio
 }
 
 /// Does what is to be done until the link ends.
-fn ask(shared: &Shared, asks: &dyn Asks, host: &str, ports: &PairPorts) {
+fn ask(shared: &Shared, controller: &Controller, open: &Mutex<Open>, ports: &PairPorts) {
+    let host = controller.host.as_str();
+    let mut opened = Instant::now();
     let mut state = shared.lock();
     loop {
+        let age = if state.trouble.is_some() { STALE } else { OLD };
+        if opened.elapsed() >= age {
+            drop(state);
+            opened = Instant::now();
+            // Files that cannot be used now may be half written: the client stays as it is.
+            if let Ok(asks) = open.lock().unwrap_or_else(PoisonError::into_inner)(controller) {
+                shared.use_client(asks.into());
+            }
+            state = shared.lock();
+        }
+        let Some(asks) = shared.client() else { return };
         match shared.end() {
             None => {}
             Some(End::Quietly) => return,
@@ -258,7 +288,7 @@ fn ask(shared: &Shared, asks: &dyn Asks, host: &str, ports: &PairPorts) {
 }
 
 /// Waits for news until the link ends.
-fn watch(shared: &Shared, asks: &dyn Asks, host: &str) {
+fn watch(shared: &Shared, host: &str) {
     let mut state = shared.lock();
     while shared.end().is_none() {
         let version = state.view.as_ref().filter(|_| state.registered.is_some()).map(|view| view.version);
@@ -267,6 +297,7 @@ fn watch(shared: &Shared, asks: &dyn Asks, host: &str) {
             continue;
         };
         drop(state);
+        let Some(asks) = shared.client() else { return };
         let answer = asks.view(host, version, NEWS);
         let failed = answer.is_err();
         state = shared.lock();

@@ -41,6 +41,10 @@ pub struct Facts {
 /// See [`tidegate_place::Place::plan`].
 pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Result<Vec<NetworkAction>, Vec<Refusal>> {
     let controller = wanted.network.controller.as_ref();
+    let is_unused = facts.controller.is_none() && facts.wanted.is_empty() && facts.faults.is_empty();
+    if controller.is_none() && is_unused {
+        return Ok(vec![]);
+    }
     let mut actions = Vec::new();
     if facts.controller.as_ref() != controller {
         let boxed = |controller: &Controller| Box::new(controller.clone());

@@ -6,6 +6,7 @@
 //!  arrivals ────────────────┘
 //! ```
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tidegate_contract::network_paths::PathTerms;
 use tidegate_contract::{Controller, Uplink, Vnic};
@@ -25,6 +26,10 @@ pub fn registration(
     terms: &[PathTerms],
     mut arrivals: Vec<Arrival>,
 ) -> Registration {
+    let mut receivers = BTreeMap::<&str, Vec<&str>>::new();
+    for path in terms {
+        receivers.entry(&path.vnic).or_default().push(&path.remote);
+    }
     let served = || uplinks.iter().filter(|uplink| controller.serves(&uplink.name));
     let uplink = |uplink: &Uplink| {
         Some(api::Uplink {
@@ -39,7 +44,7 @@ pub fn registration(
     let mut announced: Vec<Announced> = vnics
         .iter()
         .filter(|vnic| vnic.uses_uplinks() && vnic.segment.id() > 0 && reaches(vnic))
-        .map(|vnic| announced(vnic, terms))
+        .map(|vnic| announced(vnic, receivers.get(vnic.name.as_str()).map_or(&[], Vec::as_slice)))
         .collect();
     announced.sort_by(|a, b| a.name.cmp(&b.name));
     announced.truncate(VNICS);
@@ -52,9 +57,8 @@ pub fn registration(
     }
 }
 
-fn announced(vnic: &Vnic, terms: &[PathTerms]) -> Announced {
-    let to: Vec<String> =
-        terms.iter().filter(|t| t.vnic == vnic.name).map(|t| t.remote.clone()).take(RECEIVERS).collect();
+fn announced(vnic: &Vnic, receivers: &[&str]) -> Announced {
+    let to: Vec<String> = receivers.iter().map(|to| (*to).to_owned()).take(RECEIVERS).collect();
     let host = |prefix: &tidegate_contract::Prefix| -> Option<IpAddr> {
         let text = prefix.to_string();
         let (address, length) = text.split_once('/')?;

@@ -5,9 +5,11 @@
 //!  source port of the pair ───────────────────────┴▶ PathRequest, or Unready: what is missing
 //! ```
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use tidegate_contract::Nanos;
 use tidegate_contract::network_paths::PathTerms;
-use tidegate_controller_api::{Key, PathRequest, View};
+use tidegate_controller_api::{Key, PathRequest, Peer, Remote, View};
 
 /// Why nothing can be asked for yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,19 +20,39 @@ pub enum Unready {
     Impossible(String),
 }
 
+/// The hosts of a View, by what they are looked up by.
+#[derive(Clone, Debug, Default)]
+pub struct Hosts {
+    /// Host and arrival budget (ns), by address.
+    peers: HashMap<IpAddr, (String, u64)>,
+    /// Host of each vNIC.
+    remotes: HashMap<String, String>,
+}
+
+impl Hosts {
+    /// Reads them.
+    pub fn of(view: &View) -> Self {
+        let peer = |peer: &Peer| (peer.address, (peer.host.clone(), peer.arrival_budget));
+        let remote = |remote: &Remote| (remote.vnic.name.clone(), remote.host.clone());
+        Self {
+            peers: view.peers.iter().map(peer).collect(),
+            remotes: view.remotes.iter().map(remote).collect(),
+        }
+    }
+}
+
 /// Returns the request of host `source`.
 pub fn request(
     source: &str,
     terms: &PathTerms,
-    view: &View,
+    hosts: &Hosts,
     port: Option<u16>,
 ) -> Result<PathRequest, Unready> {
-    let peer = view.peers.iter().find(|peer| peer.address == terms.target);
-    let remote = view.remotes.iter().find(|remote| remote.vnic.name == terms.remote);
+    let peer = hosts.peers.get(&terms.target);
+    let remote = hosts.remotes.get(&terms.remote);
     let target = match (remote, peer) {
         // A vNIC that moves is where the controller says.
-        (Some(remote), _) => &remote.host,
-        (None, Some(peer)) => &peer.host,
+        (Some(host), _) | (None, Some((host, _))) => host,
         (None, None) => {
             return Err(Unready::Waiting(format!(
                 "no host with the address {} of peer {} has registered at the controller",
@@ -38,7 +60,7 @@ pub fn request(
             )));
         }
     };
-    let needed = peer.map_or(terms.arrival, |peer| Nanos::new(peer.arrival_budget));
+    let needed = peer.map_or(terms.arrival, |(_, budget)| Nanos::new(*budget));
     let budget = terms.budget_with(needed).ok_or_else(|| {
         Unready::Impossible(format!(
             "host {target} needs {needed} after a frame's arrival, and this host's configuration says {}: nothing of the \
