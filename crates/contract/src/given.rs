@@ -33,7 +33,11 @@ mod tests {
     use crate::{Document, Located, check::merge, testing};
 
     fn given(uplink: &str, name: &str, address: [u8; 4]) -> Located<GivenPeer> {
-        let peer = Peer { name: name.into(), address: Some(address.into()), ..testing::uplink("x").peers[0].clone() };
+        let peer = Peer {
+            name: name.into(),
+            address: Some(address.into()),
+            ..testing::uplink("x").peers[0].clone()
+        };
         Located::without_line(GivenPeer { uplink: uplink.into(), peer }, "the network's controller")
     }
 
@@ -60,7 +64,10 @@ mod tests {
             (given("net0", "_", [192, 0, 2, 77]), "is not a valid name"),
         ] {
             let said = merged(vec![bad]).expect_err(wanted);
-            assert!(said.starts_with("the network's controller: ") && said.contains(wanted), "{wanted}: {said}");
+            assert!(
+                said.starts_with("the network's controller: ") && said.contains(wanted),
+                "{wanted}: {said}"
+            );
         }
     }
 }

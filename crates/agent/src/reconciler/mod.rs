@@ -10,6 +10,8 @@
 //! One thread, so that a place that hangs delays changes and never a reader.
 //!
 //! - `change`: changes that the API asks for
+//! - `offer`: tables that a place learnt elsewhere
+//! - `fitting`: as many items as fit, in few tries
 //! - `check`: whether contracts can be in force, before anything is touched
 //! - `between`: which promises between hosts cannot be kept
 //! - `keys`: reads the keys of segments
@@ -32,7 +34,9 @@ mod check;
 mod diff;
 mod failure;
 mod files;
+mod fitting;
 mod keys;
+mod offer;
 mod plans;
 mod publish;
 mod rates;
@@ -349,6 +353,10 @@ impl Reconciler {
             }
             Command::Soft { guest, mac, rate, reply } => {
                 let answer = self.set_soft(&guest, mac, rate);
+                let _ = reply.send(answer);
+            }
+            Command::Offer { offer, reply } => {
+                let answer = self.offer(offer);
                 let _ = reply.send(answer);
             }
             Command::Stop => {}

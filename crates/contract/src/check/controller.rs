@@ -199,7 +199,13 @@ mtu = 1418
         assert_eq!(said("[\"plc9\"]", "[\"uplink\"]"), Ok(()));
         // Where a vNIC of another host is, the controller may still say.
         assert_eq!(said("[\"plc9\"]", "[\"plc7\"]"), Ok(()));
-        assert_eq!(said("peer.host2.address = \"192.0.2.2\"\n\n[remote.plc9]", "peer.host2.address = \"192.0.2.2\"\n\n[remote.plc8]"), Ok(()));
+        assert_eq!(
+            said(
+                "peer.host2.address = \"192.0.2.2\"\n\n[remote.plc9]",
+                "peer.host2.address = \"192.0.2.2\"\n\n[remote.plc8]"
+            ),
+            Ok(())
+        );
         for (from, to, wanted) in [
             ("[\"plc9\"]", "[\"net0\"]", "vnic.plc1.to: net0 is an uplink; write \"uplink\" for every host"),
             (

@@ -1,8 +1,8 @@
 //! The rules between contracts.
 
+use super::rules::Problem;
 use super::taken::{FirstOwners, error_at};
 use super::{between, controller};
-use super::rules::Problem;
 use crate::error::ErrorList;
 use crate::suggest::did_you_mean;
 use crate::{Attach, Document, Error, Errors, GivenPeer, Located, Mac, Segment, UPLINK, Vnic};

@@ -1,8 +1,9 @@
 //! What this host says about senders of other hosts that have a deadline here.
 //!
 //! ```text
-//!  View: remotes with a deadline to vNICs here ─┬▶ a [remote] covers it ─▶ admitted
-//!  remotes of the configuration, in force ──────┴▶ it does not ──────────▶ refused, with what is missing
+//!  View: remotes with a deadline to vNICs here ─┬▶ a [remote] covers it ──▶ admitted
+//!  remotes in force ────────────────────────────┤  it does not ───────────▶ refused, with what is missing
+//!  what the agent declined ─────────────────────┴▶ it was offered, and does not fit ▶ refused, with its reason
 //! ```
 //!
 //! The contracts in force passed admission, remotes included. A sender without a [remote] is left out: it is not decided.
@@ -12,7 +13,12 @@ use tidegate_contract::Remote;
 use tidegate_controller_api::{Arrival, View};
 
 /// Returns the arrivals that `remotes`, which admission admitted, decide.
-pub fn arrivals(view: &View, remotes: &[Remote], is_here: impl Fn(&str) -> bool) -> Vec<Arrival> {
+pub fn arrivals(
+    view: &View,
+    remotes: &[Remote],
+    declined: &BTreeMap<String, String>,
+    is_here: impl Fn(&str) -> bool,
+) -> Vec<Arrival> {
     let remotes: BTreeMap<&str, &Remote> =
         remotes.iter().map(|remote| (remote.name.as_str(), remote)).collect();
     let with_deadline = view
@@ -20,10 +26,14 @@ pub fn arrivals(view: &View, remotes: &[Remote], is_here: impl Fn(&str) -> bool)
         .iter()
         .filter(|there| there.vnic.deadline.is_some() && there.vnic.to.iter().any(|to| is_here(to)));
     let of = |there: &tidegate_controller_api::Remote| {
-        let remote = *remotes.get(there.vnic.name.as_str())?;
-        let missing = not_covered(&there.vnic, remote, &is_here);
-        let refused = missing.map(|what| format!("[remote.{}] there {what}", remote.name));
-        Some(Arrival { remote: remote.name.clone(), refused })
+        let name = &there.vnic.name;
+        let refused = match (declined.get(&format!("[remote.{name}]")), remotes.get(name.as_str())) {
+            (Some(why), _) => Some(why.clone()),
+            (None, Some(remote)) => not_covered(&there.vnic, remote, &is_here)
+                .map(|what| format!("[remote.{}] there {what}", remote.name)),
+            (None, None) => return None,
+        };
+        Some(Arrival { remote: name.clone(), refused })
     };
     with_deadline.filter_map(of).collect()
 }
@@ -92,7 +102,7 @@ mod tests {
                 paths: vec![],
                 refused: vec![],
             };
-            arrivals(&view, remotes, |name| name == "sink")
+            arrivals(&view, remotes, &BTreeMap::new(), |name| name == "sink")
                 .into_iter()
                 .map(|arrival| arrival.refused)
                 .collect::<Vec<_>>()

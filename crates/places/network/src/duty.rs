@@ -40,6 +40,8 @@ pub struct State {
     pub registered: Option<(Registration, Instant)>,
     /// The newest View.
     pub view: Option<Arc<View>>,
+    /// When the first of its term came.
+    term_since: Option<Instant>,
     /// The hosts in it.
     hosts: Hosts,
     /// Wanted paths.
@@ -112,6 +114,12 @@ impl State {
         Duty::Rest(rest.clamp(Duration::from_millis(10), REST))
     }
 
+    /// Returns whether all hosts had the time to register since the controller of the newest View began, as far as it is
+    /// known here: then a host that is missing there is gone.
+    pub fn is_settled(&self, now: Instant) -> bool {
+        self.term_since.is_some_and(|since| now >= since + self.lease())
+    }
+
     fn lease(&self) -> Duration {
         let lease = self.view.as_ref().map_or(LEASES.0, |view| Duration::from_nanos(view.lease));
         lease.clamp(LEASES.0, LEASES.1)
@@ -160,6 +168,9 @@ impl State {
         // Another controller leads: what it has of this host came from there.
         if self.view.as_ref().is_some_and(|there| there.term != view.term) {
             self.reported.clear();
+        }
+        if self.view.as_ref().is_none_or(|there| there.term != view.term) {
+            self.term_since = Some(now);
         }
         self.book.viewed(&view, now);
         self.hosts = Hosts::of(&view);

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  contracts ─▶ network_paths ─┬▶ faults: refused, or noted ─────────────────────────────┐
-//!  View ─▶ arrivals ───────────┼▶ Registration, if it is another one ────────────────────┼▶ Configure, Announce, Ask, Release
+//!  View ─┬▶ arrivals ──────────┼▶ Registration, if it is another one ────────────────────┼▶ Configure, Announce, Ask, Release
+//!        └▶ offer ─────────────┼▶ tables of other hosts, if they are other ones ─────────┼▶ Offer
 //!  what is wanted already ─────┴▶ terms that differ ─────────────────────────────────────┘  Note, Count
 //!  evidence: pairs ─▶ late frames, if there are new ones ───────────────────────────────────┘
 //! ```
@@ -11,13 +12,15 @@ use crate::action::{Faults, NetworkAction};
 use crate::arrivals::arrivals;
 use crate::book::{Policy, WantedPath};
 use crate::misses::{SeenPaths, seen};
+use crate::offer::offer;
 use crate::registration::registration;
+use crate::unknown::unknown;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tidegate_contract::network_paths::{NetworkPaths, network_paths};
 use tidegate_contract::{ContractSet, Controller, OnRefused, Vnic};
 use tidegate_controller_api::{Registration, View};
-use tidegate_place::{Refusal, Wanted};
+use tidegate_place::{Offer, Refusal, Taken, Wanted};
 
 /// The facts of one look.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +33,10 @@ pub struct Facts {
     pub announced: Option<Registration>,
     /// The newest View.
     pub view: Option<Arc<View>>,
+    /// Whether other hosts had the time to register for it.
+    pub is_settled: bool,
+    /// What the agent was told of other hosts, and what became of it.
+    pub offered: (Option<Offer>, Taken),
     /// Paths that are wanted, by name.
     pub wanted: BTreeMap<String, WantedPath>,
     /// Pairs without a path.
@@ -63,10 +70,25 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Result<Vec<NetworkAction>, Ve
             on_unreachable: vnic.and_then(|vnic| vnic.on_unreachable).unwrap_or_default(),
         }
     };
-    let faults = faults(&found, policy)?;
+    let mut faults = faults(&found, policy)?;
     if let Some(controller) = controller {
+        let (offered, Taken { declined, .. }) = &facts.offered;
+        let mut declined = declined.clone();
+        if let Some(view) = &facts.view {
+            let to = offer(view, facts.is_settled, controller, uplinks, &wanted.work.written);
+            declined.extend(to.left_out.clone());
+            if offered.as_ref() != Some(&to) || !actions.is_empty() {
+                actions.push(NetworkAction::Offer { from: offered.clone().map(Box::new), to: Box::new(to) });
+            }
+        }
+        for (vnic, reasons) in unknown(&wanted.work.written, uplinks, remotes, &declined) {
+            faults.entry(vnic).or_default().extend(reasons);
+        }
+        // Another link has announced nothing.
+        let is_new = matches!(actions.first(), Some(NetworkAction::Configure { .. }));
         let here: BTreeSet<&str> = by_name.keys().copied().collect();
-        let arrivals = facts.view.as_ref().map(|view| arrivals(view, remotes, |name| here.contains(name)));
+        let arrivals =
+            facts.view.as_ref().map(|view| arrivals(view, remotes, &declined, |name| here.contains(name)));
         let of_contracts = &wanted.work.written;
         let to = registration(
             &facts.run,
@@ -76,8 +98,7 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Result<Vec<NetworkAction>, Ve
             &found.terms,
             arrivals.unwrap_or_default(),
         );
-        // Another link has announced nothing.
-        if facts.announced.as_ref() != Some(&to) || !actions.is_empty() {
+        if facts.announced.as_ref() != Some(&to) || is_new {
             let from = facts.announced.clone().map(Box::new);
             actions.push(NetworkAction::Announce { from, to: Box::new(to) });
         }
