@@ -352,6 +352,33 @@ mod tests {
     }
 
     #[test]
+    fn the_controller_has_one_owner_and_its_uplinks_know_it() {
+        let text = |host: &str| {
+            let net = "[uplink.net0]\nlocal = \"192.0.2.1\"\nrate = \"1gbit\"\npeer.host2.address = \"192.0.2.2\"\n";
+            let text = format!(
+                "[controller]\nurl = [\"http://127.0.0.1:1\"]\nhost = \"{host}\"\ntoken-file = \"/t\"\n\
+                 uplinks = [\"net0\"]\n{net}"
+            );
+            tidegate_contract::parse(&text, "net.toml").unwrap()
+        };
+        let mut contracts = Contracts::default();
+        contracts.merge(&Owner::Api, text("h1"), false).unwrap();
+        assert!(contracts.network().uplinks[0].controlled);
+        assert!(!contracts.uplink("net0").unwrap().controlled, "as it was written");
+        let taken_over = contracts.set_file(Path::new("/x.toml"), Some(text("h2")));
+        assert_eq!(taken_over, ["[uplink.net0]", "[controller]"]);
+        assert_eq!(contracts.controller().unwrap().host, "h2");
+        contracts.merge(&Owner::Api, text("h2"), false).unwrap();
+        assert_eq!(contracts.merge(&Owner::Api, text("h3"), false).unwrap_err().what, "[controller]");
+        contracts.set_file(Path::new("/x.toml"), None);
+        contracts.merge(&Owner::Api, text("h1"), false).unwrap();
+        assert_eq!(contracts.merged().unwrap().controller.unwrap().value.host, "h1");
+        contracts.merge(&Owner::Api, document(&["a"]), true).unwrap();
+        assert_eq!(contracts.controller(), None, "pruned");
+        assert!(contracts.network().uplinks.is_empty());
+    }
+
+    #[test]
     fn contracts_saved_by_older_agents_are_read() {
         let contracts: Contracts =
             serde_json::from_str(r#"{"files":{},"api":{"host":null,"vnics":[]}}"#).unwrap();

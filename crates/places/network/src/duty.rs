@@ -233,3 +233,6 @@ impl State {
         (self.trouble, self.pause, self.retry_at) = (Some(why), pause, Some(now + pause));
     }
 }
+
+#[cfg(test)]
+mod tests;
