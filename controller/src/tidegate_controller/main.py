@@ -1,7 +1,9 @@
 """`tidegate-controller --config FILE`: starts, logs, and stops cleanly on SIGTERM.
 
 ```text
- FILE ─▶ Config ─▶ Runtime ─▶ until SIGTERM or SIGINT: 0     a fault: 1     the configuration: 2
+ FILE ─▶ Config ─▶ Trust, Runtime ─▶ until SIGTERM or SIGINT: 0     a fault: 1     the configuration: 2
+                    ▲ SIGHUP: certificates, hosts' rights and what is revoked are read anew
+ init, token, certificate ─▶ commands.py
 ```
 """
 
@@ -10,19 +12,29 @@ import asyncio
 import logging
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tidegate_controller import commands
 from tidegate_controller.config import Config, ConfigError, load
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.loop import Runtime
+from tidegate_controller.trust import Trust
+from tidegate_controller.trust.secret import SecretError
+from tidegate_controller.trust.stores import StoreError
+from tidegate_controller.trust.trust import Clock
 
 log = logging.getLogger("tidegate_controller")
 
 
-async def serve(config: Config) -> None:
+async def serve(config: Config, file: Path) -> None:
     """Runs until a signal. Raises what ended it, if that was a fault."""
-    loop, runtime = asyncio.get_running_loop(), Runtime(config, Kept())
+    loop = asyncio.get_running_loop()
+    trust = None
+    if config.trust is not None:
+        trust = await Trust.open(config.trust, Clock(time.time(), loop.time()))
+    runtime = Runtime(config, Kept(), trust=trust)
     running = asyncio.current_task()
     assert running is not None
     ended = False
@@ -33,8 +45,11 @@ async def serve(config: Config) -> None:
         ended = True
         running.cancel()
 
+    anew = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, anew.set)
     for one in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(one, end, one.name)
+    reloading = loop.create_task(_reload(anew, file, trust, runtime))
     try:
         await runtime.start()
         await runtime.run()
@@ -44,12 +59,45 @@ async def serve(config: Config) -> None:
     finally:
         for one in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(one)
+        reloading.cancel()
         await runtime.stop()
+        if trust is not None:
+            await trust.close()
+
+
+async def _reload(anew: asyncio.Event, file: Path, trust: Trust | None, runtime: Runtime) -> None:
+    while True:
+        await anew.wait()
+        anew.clear()
+        try:
+            config = load(file)
+            if trust is None or config.trust is None:
+                log.warning("%s: [tls] came or goes: that takes a restart; all stays as it was", file)
+                continue
+            await trust.reload(config.trust)
+        except (ConfigError, SecretError) as error:
+            log.error("nothing is read anew: %s", error)
+        except StoreError as error:
+            log.error("keys of new segments are not stored yet: %s", error)
+        except Exception:
+            log.exception("a fault of the controller while it read its files anew")
+        else:
+            log.info(
+                "certificates, hosts and what is revoked are those of %s now; all else takes a restart", file
+            )
+        runtime.rechecked()
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
-    parser = argparse.ArgumentParser("tidegate-controller", description="The controller of the network.")
+    words = list(sys.argv[1:] if words is None else words)
+    if words and words[0] in commands.COMMANDS:
+        return commands.run(words)
+    parser = argparse.ArgumentParser(
+        "tidegate-controller",
+        description="The controller of the network.",
+        epilog=f"Commands, each with --help: {', '.join(commands.COMMANDS)}.",
+    )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="TOML")
     parser.add_argument("--check", action="store_true", help="check the file only")
     options = parser.parse_args(words)
@@ -57,10 +105,13 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         config = load(options.config)
         if not options.check:
-            asyncio.run(serve(config))
+            asyncio.run(serve(config, options.config))
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
+    except (SecretError, StoreError) as error:
+        log.error("%s", error)
+        return 1
     except OSError as error:
         log.error("cannot listen: %s", error)
         return 1

@@ -1,8 +1,8 @@
 """The configuration: one TOML file, checked before anything begins.
 
 ```text
- FILE ─▶ openflow, discovery, paths, terms, switches, links, hosts ─▶ Config
-                                                                   └─▶ FILE: KEY: what is wrong
+ FILE ─▶ openflow, discovery, paths, terms, switches, links, hosts, tls, keys ─▶ Config
+                                                                              └─▶ FILE: KEY: what is wrong
 ```
 
 Sizes, rates and times have units (`1518B`, `1Gbit`, `200us`), as in the agent's configuration. A link or host
@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tidegate_controller.config import tls
 from tidegate_controller.config.section import MAC, NAME, ConfigError, Section
 from tidegate_controller.decide.admission import Admission, Level, LinkTerms
 from tidegate_controller.decide.marks import Marks
 from tidegate_controller.engine import Settings
 from tidegate_controller.model.topology import Attachment, Link, Port
 from tidegate_controller.ovsdb.connection import check_remote
+from tidegate_controller.trust.roll import Member
+from tidegate_controller.trust.settings import TrustConfig
 
 LARGEST_FILE = 4 << 20
 LEAST_CAPACITY = 10_000_000
@@ -55,6 +58,8 @@ class Config:
     settings: Settings
     interval: float
     """s between LLDP frames of a port."""
+    trust: TrustConfig | None = None
+    """Certificates and keys; without, nothing is encrypted."""
 
 
 def load(path: Path) -> Config:
@@ -82,7 +87,7 @@ def parse(text: str, where: str) -> Config:
     settings = _settings(root.section("paths"))
     common = root.section("terms")
     links, terms = set[Link](), list[LinkTerms]()
-    datapaths, databases = _switches(root)
+    datapaths, databases = _switches(root, root.has("tls"))
     names = set(datapaths.values())
     defaults = common.values()
     used: set[Port] = set()
@@ -91,16 +96,20 @@ def parse(text: str, where: str) -> Config:
         links |= {link, link.back}
         ends = [(one.name, one.source.switch, one.target.switch) for one in (link, link.back)]
         terms += _terms(section, defaults, ends, settings)
-    hosts = {}
+    hosts, members = {}, dict[str, Member]()
     for name, section in root.tables("hosts").items():
+        members[name] = tls.member(name, section)
         hosts[name] = host = _host(name, section, names, used)
         switch = host.port.switch
         ends = [(host.to_switch, name, switch), (host.to_host, switch, name)]
         terms += _terms(section, defaults, ends, settings)
+    trust = tls.read(root, openflow, members)
     for section in (openflow, discovery, root):
         section.end()
     _different(root, hosts)
-    return Config(listen, datapaths, databases, frozenset(links), tuple(terms), hosts, settings, interval)
+    return Config(
+        listen, datapaths, databases, frozenset(links), tuple(terms), hosts, settings, interval, trust
+    )
 
 
 def _listen(openflow: Section) -> tuple[str, int]:
@@ -128,7 +137,7 @@ def _settings(paths: Section) -> Settings:
     return Settings(marks=found, hold=hold, protect=protect)
 
 
-def _switches(root: Section) -> tuple[dict[int, str], dict[str, frozenset[int]]]:
+def _switches(root: Section, secure: bool) -> tuple[dict[int, str], dict[str, frozenset[int]]]:
     datapaths: dict[int, str] = {}
     databases: dict[str, set[int]] = {}
     for name, section in root.tables("switches").items():
@@ -140,8 +149,7 @@ def _switches(root: Section) -> tuple[dict[int, str], dict[str, frozenset[int]]]
         datapaths[number] = name
         remote = section.text("database")
         try:
-            # A context for `ssl:` is not in the configuration yet.
-            check_remote(remote, None)
+            check_remote(remote, secure)
         except ValueError as error:
             raise section.fault("database", str(error)) from None
         databases.setdefault(remote, set()).add(number)

@@ -33,8 +33,10 @@ from tidegate_controller.openflow.session import RequestRefused, SessionLost
 from tidegate_controller.ovsdb import events as db
 from tidegate_controller.ovsdb.session import Database, NotInForce
 from tidegate_controller.runtime.kept import Kept
+from tidegate_controller.runtime.secure import Secure
 from tidegate_controller.runtime.seen import Seen
 from tidegate_controller.runtime.switch import Switch
+from tidegate_controller.trust import Trust
 
 MOST_ASKED = 1000
 """Questions without an answer."""
@@ -53,8 +55,14 @@ class Busy(Exception):
 class Runtime:
     """The controller: `start`, `run` until it is cancelled or fails, `stop`."""
 
-    def __init__(self, config: Config, kept: Kept, told: Callable[[ev.TellHost], None] | None = None) -> None:
-        """`told` gets changes that hosts did not ask for; it must not wait."""
+    def __init__(
+        self,
+        config: Config,
+        kept: Kept,
+        told: Callable[[ev.TellHost], None] | None = None,
+        trust: Trust | None = None,
+    ) -> None:
+        """`told` gets changes that hosts did not ask for; it must not wait. `trust`: if anything uses TLS."""
         self.core = Core(config.settings)
         self._config, self._kept = config, kept
         self._told = told
@@ -64,14 +72,16 @@ class Runtime:
         """Ports at which BFD hears the other end."""
         self._topology: Topology | None = None
         self.switches = {name: Switch(name, self.happened) for name in config.datapaths.values()}
-        self.server = server.Server(
-            self._of_switch, most=len(self.switches), name=lambda number, _: config.datapaths.get(number)
-        )
+        names = config.datapaths
+        self._trust = trust
+        secure = Secure(config, trust)
+        self.server = server.Server(self._of_switch, tls=secure.switches, most=len(names), name=secure.name)
         self.databases = {
-            remote: Database(remote, self._of_database, config.datapaths, only=numbers)
+            remote: Database(
+                remote, self._of_database, names, secure.databases, only=numbers, fault=secure.fault(numbers)
+            )
             for remote, numbers in config.databases.items()
         }
-        names = config.datapaths
         self._database_of = {
             names[number]: self.databases[remote]
             for remote, numbers in config.databases.items()
@@ -107,8 +117,18 @@ class Runtime:
             self._begin(database.run())
         self._begin(self._discover())
         self._begin(self._sample())
+        if self._trust is not None:
+            self._begin(self._trust.run())
         await self.server.start(*self._config.listen)
         log.info("switches are served at %s port %d", self._config.listen[0], self.server.port)
+
+    def rechecked(self) -> None:
+        """Certificates, or what is revoked, are other ones."""
+        if self._trust is not None:
+            for database in self.databases.values():
+                database.tls = self._trust.contexts.databases
+                database.recheck()
+            self.server.recheck()
 
     async def run(self) -> None:
         """Raises what ended it, if that was a fault."""

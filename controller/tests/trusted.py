@@ -1,0 +1,48 @@
+"""A folder as `tidegate-controller init` makes it, and requests of hosts."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tidegate_controller.trust import folder
+from tidegate_controller.trust.ring import Times
+from tidegate_controller.trust.roll import Member, Roll
+from tidegate_controller.trust.secret import digest
+from tidegate_controller.trust.settings import TrustConfig
+
+
+def made(path: Path, *hosts: str) -> dict[str, str]:
+    """Makes the folder; returns the tokens of hosts."""
+    tokens = folder.init(path, ["127.0.0.1", "controller.example"], hosts, time.time())
+    return {token.host: token.text for token in tokens}
+
+
+def trust_config(path: Path, tokens: dict[str, str], **more: Any) -> TrustConfig:  # noqa: ANN401 - fields
+    """What the file would say: each host has segment 7."""
+    members = {name: Member(digest(token), frozenset({7})) for name, token in tokens.items()}
+    more.setdefault("roll", Roll(members))
+    return TrustConfig(path, store=path / "trust.db", times=Times(), **more)
+
+
+def csr(key: Any = None, name: str = "anything", **more: Any) -> str:  # noqa: ANN401 - kinds of keys
+    """A request."""
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    alternative = x509.SubjectAlternativeName([x509.DNSName("controller.example")])
+    builder = builder.add_extension(alternative, critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    signed = builder.sign(key, more.get("hashed", hashes.SHA256()))
+    return signed.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """PEM"""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
