@@ -22,6 +22,8 @@ from tidegate_controller.trust.secret import SecretError, create
 LIFETIME = 366 * 86400.0
 """s of the certificates of the controller, of switches and of operators."""
 SERVER = "controller"
+OURS = ("ca", "server", OPERATOR, "key-encryption")
+"""Names of files that no switch's may replace."""
 
 STARTER = """\
 # The controller of the network. Fill in switches, links and hosts: controller/README.md of Tidegate.
@@ -98,6 +100,8 @@ def certificate(
 
     Raises `SecretError` or `OSError`.
     """
+    if role == Role.SWITCH and name in OURS:
+        raise SecretError(f"{name!r} is the name of a file of its own: call the switch otherwise")
     authority = _load(folder)
     stem = "server" if role == Role.CONTROLLER else OPERATOR if role == Role.OPERATOR else name
     paths = folder / f"{stem}.key", folder / f"{stem}.pem"

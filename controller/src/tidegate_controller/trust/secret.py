@@ -78,10 +78,11 @@ def read(path: Path) -> Secret:
         raise SecretError(
             f"{path} cannot be opened: {error.strerror}; `tidegate-controller init` makes it"
         ) from None
+    about = os.fstat(number)
+    if not stat.S_ISREG(about.st_mode):
+        os.close(number)
+        raise SecretError(f"{path} is no regular file; a file of mode 0600 was expected")
     with os.fdopen(number, "rb") as file:
-        about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
-            raise SecretError(f"{path} is no regular file; a file of mode 0600 was expected")
         if not _is_credential(path):
             if about.st_mode & 0o077:
                 mode = stat.S_IMODE(about.st_mode)
