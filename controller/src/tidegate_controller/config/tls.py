@@ -4,30 +4,26 @@
  [tls] files, lifetime, revoked ─┐
  [keys] rotate, overlap, store ──┼─▶ TrustConfig (None without [tls]: nothing is encrypted)
  [openflow] tls ─────────────────┤
- [hosts.NAME] token, segments ───┘
+ [hosts.NAME] (config/api.py) ───┘
 ```
 """
 
 import re
 from pathlib import Path
 
+from tidegate_controller.config.api import MayAnnounce
 from tidegate_controller.config.section import Section
 from tidegate_controller.trust.ring import Times
-from tidegate_controller.trust.roll import OPERATOR, Member, Roll
+from tidegate_controller.trust.roll import Member, Roll
 from tidegate_controller.trust.settings import FOLDER, STORE, TrustConfig
 
-TOKEN = re.compile(r"sha256:[0-9a-f]{64}")
 SERIAL = re.compile(r"(0x)?[0-9a-fA-F]{1,40}")
+FILES = ("authority", "authority-key", "certificate", "key", "switches-authority")
 MOST_REVOKED = 10_000
-MOST_SEGMENTS = 4096
-"""Of a host."""
 LEAST_LIFETIME, MOST_LIFETIME = 3600.0, 366 * 86400.0
 """s"""
 LEAST_OVERLAP = 1.0
 """s: shorter ones are for tests only, and cost a write of each segment."""
-
-
-FILES = ("authority", "authority-key", "certificate", "key", "switches-authority")
 
 
 def read(root: Section, openflow: Section, members: dict[str, Member]) -> TrustConfig | None:
@@ -63,20 +59,10 @@ def read(root: Section, openflow: Section, members: dict[str, Member]) -> TrustC
     return TrustConfig(folder, files, lifetime, times, store, wanted, Roll(members, revoked))
 
 
-def member(name: str, section: Section) -> Member:
-    """Takes what a host of the file may have."""
-    if name == OPERATOR:
-        raise section.fault("", f"no host is called {OPERATOR!r}: certificates of operators have that name")
-    token = (
-        section.text("token", TOKEN, "sha256: and 64 hexadecimal digits") if section.has("token") else None
-    )
-    segments = section.take("segments", list, "a list of segments", [])
-    if len(segments) > MOST_SEGMENTS:
-        raise section.fault("segments", f"has {len(segments)}; at most {MOST_SEGMENTS} are served")
-    for segment in segments:
-        if not isinstance(segment, int) or isinstance(segment, bool) or not 0 < segment < 1 << 24:
-            raise section.fault("segments", f"has {str(segment)[:60]}; 1 to {(1 << 24) - 1} were expected")
-    return Member(token, frozenset(segments))
+def member(announced: MayAnnounce) -> Member:
+    """Returns what a host of the file may have."""
+    token = announced.token
+    return Member(None if token is None else f"sha256:{token.hex()}", announced.segments)
 
 
 def _path(section: Section, key: str, default: str | None = None) -> Path:

@@ -32,6 +32,10 @@ STARTER = """\
 listen = "0.0.0.0:6653"
 tls = true                        # certificates: tidegate-controller certificate s1 --switch
 
+[api]
+listen = "0.0.0.0:6654"           # where hosts and operators ask
+operator-token-file = "{folder}/operator.token"
+
 [tls]
 folder = "{folder}"
 
