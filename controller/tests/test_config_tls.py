@@ -25,7 +25,7 @@ WHOLE = GOOD.replace("[openflow]", "[openflow]\ntls = true").replace("tcp:", "ss
 
 
 def test_a_file() -> None:
-    """All keys, and what is there without them."""
+    """All keys, and their usual values."""
     trust = parse(WHOLE, "f").trust
     assert trust is not None
     assert (trust.folder, trust.openflow, trust.lifetime) == (Path("/etc/c"), True, 7 * 86400.0)

@@ -16,7 +16,7 @@ from pathlib import Path
 LARGEST = 1 << 16
 """Bytes of a file."""
 CREDENTIALS = "CREDENTIALS_DIRECTORY"
-"""Where systemd puts the files of `LoadCredential=` (systemd.exec(5)); they belong to root, whoever reads."""
+"""Where systemd puts the files of `LoadCredential=` (systemd.exec(5)); they belong to root, for each user."""
 
 
 class SecretError(ValueError):
