@@ -303,7 +303,7 @@ def test_the_far_vm_moves(world: World) -> None:
     refused = world.ask(replace(request(source=1, target=2, rate=600 * MBIT), name="h0/v>r"))
     world.settle()
     assert world.answers[refused].path is None
-    assert world.core.engine.paths["h0/v>r"] == path
+    assert world.core.engine.paths["h0/v>r"] == replace(path, state=PathState.ACTIVE)
 
 
 sizes = st.one_of(st.integers(1, 2000), st.integers(1, 2**32))
