@@ -1,71 +1,9 @@
 """The program, with certificates: SIGHUP reads them anew, and a fault changes nothing."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-from trusted import made
-
-SOURCE = Path(__file__).parents[1] / "src"
-
-
-class Program:
-    """`tidegate-controller --config FILE`."""
-
-    process: subprocess.Popen[bytes]
-
-    def __init__(self, folder: Path, more: str = "") -> None:
-        self.folder, self.file, self.log = folder, folder / "c.toml", folder / "log"
-        self.write()
-        self.file.write_text(self.file.read_text() + more)
-        self.start()
-
-    def start(self) -> None:
-        """Starts it, with a log of its own."""
-        words = [sys.executable, "-m", "tidegate_controller.main", "--config", str(self.file)]
-        with self.log.open("wb") as log:
-            environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-            self.process = subprocess.Popen(words, stdout=log, stderr=log, env=environment)
-
-    def end(self) -> int:
-        """Asks it to end; the exit status."""
-        self.process.terminate()
-        return self.process.wait(30)
-
-    def write(self, more: str = "") -> None:
-        """Another file."""
-        self.file.write_text(
-            f"""
-            [openflow]
-            listen = "127.0.0.1:0"
-            tls = true
-            [tls]
-            folder = "{self.folder}/c"
-            {more}
-            [keys]
-            store = "{self.folder}/trust.db"
-            [switches.s1]
-            datapath = "0000000000000001"
-            database = "ssl:127.0.0.1:9"
-            """
-        )
-
-    def until(self, text: str) -> None:
-        """Waits for a text in the log."""
-        end = time.monotonic() + 60
-        while text not in self.log.read_text():
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < end, f"waited in vain for {text!r}: {self.log.read_text()}"
-            time.sleep(0.02)
-
-    def reload(self, text: str) -> None:
-        """SIGHUP, and what the log says then."""
-        self.process.send_signal(signal.SIGHUP)
-        self.until(text)
+from trusted import Program, made
 
 
 def test_sighup(tmp_path: Path) -> None:
@@ -75,7 +13,7 @@ def test_sighup(tmp_path: Path) -> None:
     try:
         program.until("switches are served at 127.0.0.1")
         program.write('revoked = ["1f"]')
-        program.reload("certificates, hosts and what is revoked are those of")
+        program.reload("whose keys hosts get and what is revoked are those of")
         program.write("revoked = 7")
         program.reload(f"nothing is read anew: {program.file}: tls.revoked: is '7'")
         program.write()

@@ -1,5 +1,9 @@
-"""A folder as `tidegate-controller init` makes it, and requests of hosts."""
+"""A folder as `tidegate-controller init` makes it, requests of hosts, and the program."""
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,8 @@ from tidegate_controller.trust.ring import Times
 from tidegate_controller.trust.roll import Member, Roll
 from tidegate_controller.trust.secret import digest
 from tidegate_controller.trust.settings import TrustConfig
+
+SOURCE = Path(__file__).parents[1] / "src"
 
 
 def made(path: Path, *hosts: str) -> dict[str, str]:
@@ -46,3 +52,58 @@ def private(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+
+
+class Program:
+    """`tidegate-controller --config FILE`."""
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, folder: Path, more: str = "") -> None:
+        self.folder, self.file, self.log = folder, folder / "c.toml", folder / "log"
+        self.write()
+        self.file.write_text(self.file.read_text() + more)
+        self.start()
+
+    def start(self) -> None:
+        """Starts it, with a log of its own."""
+        words = [sys.executable, "-m", "tidegate_controller.main", "--config", str(self.file)]
+        with self.log.open("wb") as log:
+            environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+            self.process = subprocess.Popen(words, stdout=log, stderr=log, env=environment)
+
+    def end(self) -> int:
+        """Asks it to end; the exit status."""
+        self.process.terminate()
+        return self.process.wait(30)
+
+    def write(self, more: str = "") -> None:
+        """Another file."""
+        self.file.write_text(
+            f"""
+            [openflow]
+            listen = "127.0.0.1:0"
+            tls = true
+            [tls]
+            folder = "{self.folder}/c"
+            {more}
+            [keys]
+            store = "{self.folder}/trust.db"
+            [switches.s1]
+            datapath = "0000000000000001"
+            database = "ssl:127.0.0.1:9"
+            """
+        )
+
+    def until(self, text: str) -> None:
+        """Waits for a text in the log."""
+        end = time.monotonic() + 60
+        while text not in self.log.read_text():
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < end, f"waited in vain for {text!r}: {self.log.read_text()}"
+            time.sleep(0.02)
+
+    def reload(self, text: str) -> None:
+        """SIGHUP, and what the log says then."""
+        self.process.send_signal(signal.SIGHUP)
+        self.until(text)

@@ -1,7 +1,7 @@
 """`tidegate-controller --config FILE`: starts, logs, and stops cleanly on SIGTERM.
 
 ```text
- FILE ─▶ Config ─▶ Trust, Runtime ─▶ until SIGTERM or SIGINT: 0     a fault: 1     the configuration: 2
+ FILE ─▶ Config ─▶ Trust, Runtime, Api ─▶ until SIGTERM or SIGINT: 0     a fault: 1     the configuration: 2
                     ▲ SIGHUP: certificates, hosts' rights and what is revoked are read anew
  init, token, certificate ─▶ commands.py
 ```
@@ -17,7 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidegate_controller import commands
+from tidegate_controller.api import trusted
+from tidegate_controller.api.server import create
 from tidegate_controller.config import Config, ConfigError, load
+from tidegate_controller.events import TellHost
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.loop import Runtime
 from tidegate_controller.trust import Trust
@@ -30,11 +33,21 @@ log = logging.getLogger("tidegate_controller")
 
 async def serve(config: Config, file: Path) -> None:
     """Runs until a signal. Raises what ended it, if that was a fault."""
-    loop = asyncio.get_running_loop()
+    loop, kept = asyncio.get_running_loop(), Kept()
     trust = None
     if config.trust is not None:
         trust = await Trust.open(config.trust, Clock(time.time(), loop.time()))
-    runtime = Runtime(config, Kept(), trust=trust)
+
+    def told(change: TellHost) -> None:
+        api.service.told(change)
+
+    runtime = Runtime(config, kept, told, trust=trust)
+    if trust is None:
+        api = create(config, runtime, kept)
+    else:
+        known = trusted.Trusted(trust, config.hosts, config.api.operator)
+        served = trusted.handlers(trust, lambda: api.service)
+        api = create(config, runtime, kept, trust.api, served, identities=known)
     running = asyncio.current_task()
     assert running is not None
     ended = False
@@ -52,6 +65,7 @@ async def serve(config: Config, file: Path) -> None:
     reloading = loop.create_task(_reload(anew, file, trust, runtime))
     try:
         await runtime.start()
+        await api.start()
         await runtime.run()
     except asyncio.CancelledError:
         if not ended:
@@ -60,6 +74,7 @@ async def serve(config: Config, file: Path) -> None:
         for one in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(one)
         reloading.cancel()
+        await api.stop()
         await runtime.stop()
         if trust is not None:
             await trust.close()
@@ -83,7 +98,9 @@ async def _reload(anew: asyncio.Event, file: Path, trust: Trust | None, runtime:
             log.exception("a fault of the controller while it read its files anew")
         else:
             log.info(
-                "certificates, hosts and what is revoked are those of %s now; all else takes a restart", file
+                "certificates, tokens, whose keys hosts get and what is revoked are those of %s now;"
+                " all else takes a restart",
+                file,
             )
         runtime.rechecked()
 

@@ -109,7 +109,7 @@ def parse(text: str, where: str) -> Config:
     served = read(root.section("api"), may, addresses)
     trust = tls.read(root, openflow, {name: tls.member(one) for name, one in may.items()})
     if served.needs_tls and trust is None:
-        wanted = "TLS, or `plain = true` for a network that no other program can read"
+        wanted = "TLS, or `plain = true` for a network that only these hosts can read"
         raise ConfigError(f"{where}: api.listen: {served.listen} is no loopback address: it needs {wanted}")
     for section in (openflow, discovery, root):
         section.end()

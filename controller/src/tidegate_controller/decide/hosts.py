@@ -84,6 +84,8 @@ class Registry:
         """How many counted vNICs each host has in a segment."""
         self._terms: dict[str, tuple[int, Vnic]] = {}
         """Of each counted vNIC: the change that brought what it announces now."""
+        self._parted: dict[str, tuple[int, Vnic]] = {}
+        """Those that have just gone: one that moves to another host at once has the same terms."""
         self._changes = 0
         self._seen: dict[str, int] = {}
         """The change that each host was last told of."""
@@ -214,6 +216,7 @@ class Registry:
 
     def _replace(self, host: str, there: _Host) -> None:
         before = set(there.vnics)
+        self._parted.clear()
         there.uplink, there.vnics, there.faults = _checked(self._allowed[host], there.registration)
         others = self._claims.replace(host, before, there.vnics)
         # Reasons name the holder, which may be another one now.
@@ -248,10 +251,11 @@ class Registry:
         self._changes += bool(gone or come)
         for vnic in gone:
             self._count(vnic.segment, host, -1)
-            self._terms.pop(vnic.name, None)
+            self._parted[vnic.name] = self._terms.pop(vnic.name)
         for vnic in come:
             self._count(vnic.segment, host, 1)
-            self._terms[vnic.name] = (self._changes, vnic)
+            was = self._parted.get(vnic.name)
+            self._terms[vnic.name] = was if was is not None and was[1] == vnic else (self._changes, vnic)
 
     def _visible(self, segment: int, without: str) -> bool:
         return any(
