@@ -1,8 +1,10 @@
 """`tidegate-controller --config FILE`: starts, logs, and stops cleanly on SIGTERM.
 
 ```text
- FILE ─▶ Config ─▶ Runtime ─▶ until SIGTERM or SIGINT: 0     a fault: 1     the configuration: 2
+ FILE ─▶ Config ─▶ state, Runtime ─▶ until SIGTERM or SIGINT: 0     a fault: 1     the configuration: 2
 ```
+
+A controller that may lead no more ends with 1, too: the one that is started in its place is a standby.
 """
 
 import argparse
@@ -10,19 +12,27 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from tidegate_controller.config import Config, ConfigError, load
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.loop import Runtime
+from tidegate_controller.state.opening import opened
+from tidegate_controller.state.store import StateError
 
 log = logging.getLogger("tidegate_controller")
 
 
-async def serve(config: Config) -> None:
-    """Runs until a signal. Raises what ended it, if that was a fault."""
-    loop, runtime = asyncio.get_running_loop(), Runtime(config, Kept())
+async def serve(
+    config: Config, forget: bool = False, beside: Callable[[Runtime], Awaitable[None]] | None = None
+) -> None:
+    """Runs until a signal. Raises what ended it, if that was a fault.
+
+    With `forget`, what was kept is given up. `beside` is awaited after the start.
+    """
+    store, election = opened(config.state, forget=forget)
+    loop, runtime = asyncio.get_running_loop(), Runtime(config, Kept(), store=store, election=election)
     running = asyncio.current_task()
     assert running is not None
     ended = False
@@ -37,6 +47,8 @@ async def serve(config: Config) -> None:
         loop.add_signal_handler(one, end, one.name)
     try:
         await runtime.start()
+        if beside is not None:
+            await beside(runtime)
         await runtime.run()
     except asyncio.CancelledError:
         if not ended:
@@ -52,15 +64,23 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("tidegate-controller", description="The controller of the network.")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="TOML")
     parser.add_argument("--check", action="store_true", help="check the file only")
+    parser.add_argument(
+        "--forget",
+        action="store_true",
+        help="give up all paths that were kept, and begin anew (a file is kept aside)",
+    )
     options = parser.parse_args(words)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     try:
         config = load(options.config)
         if not options.check:
-            asyncio.run(serve(config))
+            asyncio.run(serve(config, options.forget))
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
+    except StateError as error:
+        log.error("%s; switches keep what they have", error)
+        return 1
     except OSError as error:
         log.error("cannot listen: %s", error)
         return 1

@@ -1,8 +1,8 @@
 """The configuration: one TOML file, checked before anything begins.
 
 ```text
- FILE ─▶ openflow, discovery, paths, terms, switches, links, hosts ─▶ Config
-                                                                   └─▶ FILE: KEY: what is wrong
+ FILE ─▶ openflow, discovery, paths, terms, switches, links, hosts, state ─▶ Config
+                                                                          └─▶ FILE: KEY: what is wrong
 ```
 
 Sizes, rates and times have units (`1518B`, `1Gbit`, `200us`), as in the agent's configuration. A link or host
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate_controller.config.section import MAC, NAME, ConfigError, Section
+from tidegate_controller.config.state import State, state
 from tidegate_controller.decide.admission import Admission, Level, LinkTerms
 from tidegate_controller.decide.marks import Marks
 from tidegate_controller.engine import Settings
@@ -55,6 +56,7 @@ class Config:
     settings: Settings
     interval: float
     """s between LLDP frames of a port."""
+    state: State
 
 
 def load(path: Path) -> Config:
@@ -80,6 +82,7 @@ def parse(text: str, where: str) -> Config:
     if interval < 0.05:
         raise discovery.fault("interval", "is below 50ms")
     settings = _settings(root.section("paths"))
+    kept = state(root.section("state"))
     common = root.section("terms")
     links, terms = set[Link](), list[LinkTerms]()
     datapaths, databases = _switches(root)
@@ -100,7 +103,9 @@ def parse(text: str, where: str) -> Config:
     for section in (openflow, discovery, root):
         section.end()
     _different(root, hosts)
-    return Config(listen, datapaths, databases, frozenset(links), tuple(terms), hosts, settings, interval)
+    return Config(
+        listen, datapaths, databases, frozenset(links), tuple(terms), hosts, settings, interval, kept
+    )
 
 
 def _listen(openflow: Section) -> tuple[str, int]:
