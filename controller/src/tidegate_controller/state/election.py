@@ -173,7 +173,10 @@ class Election:
                 )
             began = clock()
             try:
-                answer = await self._client.call("lease/keepalive", {"ID": self._id})
+                async with asyncio.timeout(self._until - began):
+                    answer = await self._client.call("lease/keepalive", {"ID": self._id})
+            except TimeoutError:
+                continue
             except Unreachable as error:
                 trouble = str(error)
                 log.warning("the lead is not renewed yet: %s", error)
