@@ -191,8 +191,8 @@ class Election:
 
     async def resign(self) -> None:
         """Lets another one lead at once, if etcd answers."""
-        self.term = 0
-        if self._id:
+        held, self.term = self.holds, 0
+        if held:
             try:
                 await self._client.call("lease/revoke", {"ID": self._id})
             except (Unreachable, EtcdError) as error:
