@@ -228,7 +228,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, damage: Callable[[Path], None
 
 
 def test_a_log_without_its_database(tmp_path: Path) -> None:
-    """Somebody has deleted or moved one of two files."""
+    """One file was deleted or moved, of two files."""
     path = tmp_path / "s"
 
     def take() -> None:

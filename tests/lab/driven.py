@@ -30,7 +30,7 @@ TERMS = """
 [openflow]
 listen = "127.0.0.1:{port}"
 [discovery]
-interval = "200ms"
+interval = "1s"
 [paths]
 marks = [46, 34]
 hold = "300ms"

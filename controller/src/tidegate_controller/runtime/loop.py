@@ -182,7 +182,7 @@ class Runtime:
     async def run(self) -> None:
         """Raises what ended it, if that was a fault."""
         assert self._fault is not None
-        # Whoever waits may be cancelled; a fault can still come while the controller stops.
+        # The caller may be cancelled; a fault can still come while the controller stops.
         await asyncio.shield(self._fault)
 
     async def stop(self) -> None:

@@ -1,7 +1,7 @@
 """How a process begins with what was kept.
 
 ```text
- Kept, Config ─▶ terms: kept ones, or those of the configuration where all that is reserved keeps its bound
+ Kept, Config ─▶ terms: kept ones, or the configured ones where all reservations keep their bounds
               ─▶ Core.restore ─▶ effects, terms of new links
                    └ what was kept does not fit together ─▶ Damaged
 ```

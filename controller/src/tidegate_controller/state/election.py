@@ -96,7 +96,7 @@ class Election:
             await asyncio.sleep(LOOK)
 
     async def _look(self) -> bool:
-        """Whether nobody leads."""
+        """Whether no controller leads."""
         answer = await self._client.call("kv/range", {"key": b64(self.prefix + LEADER)})
         found = answer.get("kvs", [])
         if not found:

@@ -48,7 +48,7 @@ class Shared:
     """The store of an etcd; see `Store`. It is used after this process was elected."""
 
     def __init__(self, client: Client, election: Election, forget: bool = False) -> None:
-        """With `forget`, what is there is deleted, and the state begins empty."""
+        """With `forget`, all records are deleted, and the state begins empty."""
         self._client, self._election, self._forget = client, election, forget
         self._prefix = election.prefix
         self._sequence = 0

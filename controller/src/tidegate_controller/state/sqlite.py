@@ -45,7 +45,7 @@ class File:
     """The store of a file; see `Store`."""
 
     def __init__(self, path: Path, forget: bool = False) -> None:
-        """With `forget`, what is there is moved aside, and the state begins empty."""
+        """With `forget`, the file is moved aside, and the state begins empty."""
         self.path = path
         self._forget = forget
         self._writer = records.Writer()
