@@ -73,6 +73,7 @@ def run(path: Path, test: Callable[[Served], Awaitable[None]]) -> None:
         tokens = made(path, "h1", "h2")
         now = Clock(time.time(), asyncio.get_running_loop().time())
         trust = await Trust.open(trust_config(path, tokens), now)
+        await trust.lead()
         served = Served(path, trust, tokens)
         async with asyncio.timeout(30):
             servers = [await served.listen(one) for one in (trust.api, trust.contexts.switches)]

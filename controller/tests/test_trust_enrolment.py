@@ -38,6 +38,7 @@ def run(folder: Path, test: Callable[[Trust, dict[str, str]], Awaitable[None]], 
         tokens = made(folder, "h1", "h2")
         loop = asyncio.get_running_loop()
         trust = await Trust.open(trust_config(folder, tokens, **more), Clock(time.time(), loop.time()))
+        await trust.lead()
         async with asyncio.timeout(30):
             await test(trust, tokens)
         await trust.close()

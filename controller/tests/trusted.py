@@ -87,6 +87,8 @@ class Program:
             [tls]
             folder = "{self.folder}/c"
             {more}
+            [state]
+            file = "{self.folder}/state.sqlite"
             [keys]
             store = "{self.folder}/trust.db"
             [switches.s1]

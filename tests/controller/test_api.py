@@ -127,7 +127,7 @@ class Hosts:
 def started(fabric: Fabric, folder: Path) -> Process:
     """The program, in the network's namespace."""
     file = folder / "network.toml"
-    file.write_text(configuration(fabric))
+    file.write_text(f'{configuration(fabric)}\n[state]\nfile = "{folder}/state.sqlite"\n')
     source = Path(tidegate_controller.__file__).parents[1]
     words = (sys.executable, "-m", "tidegate_controller.main", "--config", str(file))
     process = fabric.net.spawn("env", f"PYTHONPATH={source}", *words)

@@ -1,10 +1,13 @@
 """`tidegate-controller --config FILE`: starts, logs, and stops cleanly on SIGTERM.
 
 ```text
- FILE ─▶ Config ─▶ Trust, Runtime, Api ─▶ until SIGTERM or SIGINT: 0     a fault: 1     the configuration: 2
-                    ▲ SIGHUP: certificates, hosts' rights and what is revoked are read anew
+ FILE ─▶ Config ─▶ state, Trust, Runtime, Api ─▶ until SIGTERM or SIGINT: 0
+         └ faulty: 2        ▲                     └ a fault: 1
+                            └ SIGHUP: certificates, hosts' rights and what is revoked are read anew
  init, token, certificate ─▶ commands.py
 ```
+
+A controller that may lead no more ends with 1, too: the one that is started in its place is a standby.
 """
 
 import argparse
@@ -12,8 +15,7 @@ import asyncio
 import logging
 import signal
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from tidegate_controller import commands
@@ -23,25 +25,35 @@ from tidegate_controller.config import Config, ConfigError, load
 from tidegate_controller.events import TellHost
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.loop import Runtime
+from tidegate_controller.runtime.trusting import trusting
+from tidegate_controller.state.opening import opened
+from tidegate_controller.state.store import StateError
 from tidegate_controller.trust import Trust
 from tidegate_controller.trust.secret import SecretError
 from tidegate_controller.trust.stores import StoreError
-from tidegate_controller.trust.trust import Clock
 
 log = logging.getLogger("tidegate_controller")
 
 
-async def serve(config: Config, file: Path) -> None:
-    """Runs until a signal. Raises what ended it, if that was a fault."""
+async def serve(
+    config: Config,
+    file: Path,
+    forget: bool = False,
+    beside: Callable[[Runtime], Awaitable[None]] | None = None,
+) -> None:
+    """Runs until a signal. Raises what ended it, if that was a fault.
+
+    `file` is read again at SIGHUP. With `forget`, what was kept is given up. `beside` is awaited after the
+    start.
+    """
     loop, kept = asyncio.get_running_loop(), Kept()
-    trust = None
-    if config.trust is not None:
-        trust = await Trust.open(config.trust, Clock(time.time(), loop.time()))
+    store, election = opened(config.state, config.api.public or "", forget)
+    trust = await trusting(config, election)
 
     def told(change: TellHost) -> None:
         api.service.told(change)
 
-    runtime = Runtime(config, kept, told, trust=trust)
+    runtime = Runtime(config, kept, told, trust=trust, store=store, election=election)
     if trust is None:
         api = create(config, runtime, kept)
     else:
@@ -66,6 +78,8 @@ async def serve(config: Config, file: Path) -> None:
     try:
         await runtime.start()
         await api.start()
+        if beside is not None:
+            await beside(runtime)
         await runtime.run()
     except asyncio.CancelledError:
         if not ended:
@@ -117,17 +131,22 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="TOML")
     parser.add_argument("--check", action="store_true", help="check the file only")
+    parser.add_argument(
+        "--forget",
+        action="store_true",
+        help="give up all paths that were kept, and begin anew (a file is kept aside)",
+    )
     options = parser.parse_args(words)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     try:
         config = load(options.config)
         if not options.check:
-            asyncio.run(serve(config, options.config))
+            asyncio.run(serve(config, options.config, options.forget))
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    except (SecretError, StoreError) as error:
-        log.error("%s", error)
+    except (StateError, SecretError, StoreError) as error:
+        log.error("%s; switches keep what they have", error)
         return 1
     except OSError as error:
         log.error("cannot listen: %s", error)

@@ -1,7 +1,7 @@
 """The configuration: one TOML file, checked before anything begins.
 
 ```text
- FILE ─▶ openflow, discovery, paths, terms, switches, links, hosts, api, tls, keys ─▶ Config
+ FILE ─▶ openflow, discovery, paths, terms, switches, links, hosts, state, api, tls, keys ─▶ Config
    └────── FILE: KEY: what is wrong
 ```
 
@@ -20,6 +20,7 @@ from typing import Any
 from tidegate_controller.config import tls
 from tidegate_controller.config.api import Api, announced, endpoint, read
 from tidegate_controller.config.section import MAC, NAME, ConfigError, Section
+from tidegate_controller.config.state import State, state
 from tidegate_controller.decide.admission import Admission, Level, LinkTerms
 from tidegate_controller.decide.marks import Marks
 from tidegate_controller.engine import Settings
@@ -58,6 +59,7 @@ class Config:
     settings: Settings
     interval: float
     """s between LLDP frames of a port."""
+    state: State
     api: Api = field(default_factory=Api)
     """Where hosts and operators ask."""
     trust: TrustConfig | None = None
@@ -87,6 +89,7 @@ def parse(text: str, where: str) -> Config:
     if interval < 0.05:
         raise discovery.fault("interval", "is below 50ms")
     settings = _settings(root.section("paths"))
+    kept = state(root.section("state"))
     common = root.section("terms")
     links, terms = set[Link](), list[LinkTerms]()
     datapaths, databases = _switches(root, root.has("tls"))
@@ -123,6 +126,7 @@ def parse(text: str, where: str) -> Config:
         hosts,
         settings,
         interval,
+        kept,
         api=served,
         trust=trust,
     )

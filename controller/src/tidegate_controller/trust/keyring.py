@@ -50,6 +50,7 @@ class Keyring:
         self._rings: dict[int, Ring] = {}
         self._roll = Roll()
         self._looked = 0.0
+        self._opened = False
         self._turn = asyncio.Lock()
 
     async def open(self, roll: Roll) -> None:
@@ -57,13 +58,14 @@ class Keyring:
         now = self._now()
         found = [self._box.open(row) for row in await self._store.load()]
         self._rings = {ring.segment: rings.resume(ring, now) for ring in found}
-        self._looked = now
+        self._looked, self._opened = now, True
         await self.share(roll)
 
     async def share(self, roll: Roll) -> None:
         """Takes what hosts may have from now on. Raises `StoreError`; then new segments have no key yet."""
         self._roll = roll
-        await self.look()
+        if self._opened:
+            await self.look()
 
     async def look(self) -> None:
         """Does what is due. Raises `StoreError`, and then nothing is changed."""

@@ -40,7 +40,10 @@ class Store(Protocol):
         """Returns all rows. Raises `StoreError`."""
 
     async def save(self, rows: Sequence[Row]) -> None:
-        """Replaces these rows, all or none; durable when it returns. Raises `StoreError`."""
+        """Replaces these rows, each of them whole; durable when it returns.
+
+        Raises `StoreError`; then it may have written some.
+        """
 
 
 class Once(Protocol):
@@ -48,3 +51,10 @@ class Once(Protocol):
 
     async def first(self, mark: str, by: str, at: float) -> Use:
         """Returns the first use of a mark: this one, durable, if there was none. Raises `StoreError`."""
+
+
+class Place(Store, Once, Protocol):
+    """Both, in one place."""
+
+    async def close(self) -> None:
+        """Ends the use of it, after all that was asked."""

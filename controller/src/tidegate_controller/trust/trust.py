@@ -25,7 +25,7 @@ from tidegate_controller.trust.roll import Identity, Roll
 from tidegate_controller.trust.sealed import Box, key_encryption_key
 from tidegate_controller.trust.secret import SecretError
 from tidegate_controller.trust.settings import TrustConfig
-from tidegate_controller.trust.stores import Once, Store, StoreError
+from tidegate_controller.trust.stores import Place, StoreError
 from tidegate_controller.trust.switches import Switches
 from tidegate_controller.trust.vault import Vault
 
@@ -48,48 +48,41 @@ class Clock:
 
 
 class Trust:
-    """Made by `open`; `close` at the end."""
+    """Made by `open`; `lead` before keys are served, `close` at the end."""
 
-    def __init__(self, config: TrustConfig, store: Store, once: Once, now: Clock) -> None:
+    def __init__(self, config: TrustConfig, place: Place, now: Clock) -> None:
         self._config, self._now = config, now
-        self._store = store
-        self._once = once
+        self._place = place
         self._authority = _authority(config)
         self.contexts = Contexts()
         self.contexts.load(_files(config))
         self._box = Box(_kek(config))
-        self.keyring = Keyring(store, self._box, config.times, now)
-        self._enrolment = Enrolment(lambda: self._authority, lambda: self.roll, once, config.lifetime, now)
+        self.keyring = Keyring(place, self._box, config.times, now)
+        self._enrolment = Enrolment(lambda: self._authority, lambda: self.roll, place, config.lifetime, now)
         self.switches = Switches(lambda: self.roll, lambda: "switches-authority" not in self._config.files)
 
     @classmethod
-    async def open(
-        cls, config: TrustConfig, now: Clock, store: Store | None = None, once: Once | None = None
-    ) -> "Trust":
-        """Reads files and keys. Raises `SecretError` or `StoreError`.
+    async def open(cls, config: TrustConfig, now: Clock, place: Place | None = None) -> "Trust":
+        """Reads files; keys are read by `lead`. Raises `SecretError` or `StoreError`.
 
-        `store` and `once` are those that several controllers share; else a file of this one is used for both.
+        `place` is one that several controllers share; else a file of this one is used.
         """
-        vault = None
-        if store is None or once is None:
-            vault = await Vault.open(config.store)
+        found = place or await Vault.open(config.store)
         try:
-            trust = cls(config, store or _has(vault), once or _has(vault), now)
-            trust._vault = vault
-            await trust.keyring.open(config.roll)
+            trust = cls(config, found, now)
         except BaseException:
-            if vault is not None:
-                await vault.close()
+            await found.close()
             raise
         trust._tell_end()
         return trust
 
-    _vault: Vault | None = None
+    async def lead(self) -> None:
+        """Reads keys, and serves them from now on: a standby does not. Raises `StoreError`."""
+        await self.keyring.open(self.roll)
 
     async def close(self) -> None:
-        """Ends the thread of the file."""
-        if self._vault is not None:
-            await self._vault.close()
+        """Ends the use of the store."""
+        await self._place.close()
 
     @property
     def roll(self) -> Roll:
@@ -158,11 +151,6 @@ class Trust:
     def api(self) -> ssl.SSLContext:
         """For the API's server; it stays the same at a reload."""
         return self.contexts.api
-
-
-def _has(vault: Vault | None) -> Vault:
-    assert vault is not None
-    return vault
 
 
 def _files(config: TrustConfig) -> Files:
