@@ -349,7 +349,7 @@ def test_what_a_host_is_told_of() -> None:
             await one.pair()
             await one.good("request", "token-h1", body=wanted(), name=NAME)
             path = one.runtime.core.engine.paths[NAME]
-            one.api.service.told(ev.TellHost("nobody", path, Verdict.MOVED, ("why",)))
+            one.api.service.told(ev.TellHost("h9", path, Verdict.MOVED, ("why",)))
             assert (await one.good("path", name=NAME))["reasons"] == ["why"]
 
     run(test)

@@ -6,7 +6,7 @@
  leases and vNICs that are over ─▶ release
 ```
 
-Paths are compared with those of the last look, so a change that nobody told of is seen, too. A standby
+Paths are compared with those of the last look, so changes that were not told are seen, too. A standby
 knows nothing of hosts; a controller that begins to lead begins anew.
 """
 
@@ -190,7 +190,7 @@ class Service:
         }
 
     async def misses(self, host: str, records: list[dict[str, Any]]) -> None:
-        """Takes totals of late frames; a path without its host's name on it is nobody's."""
+        """Takes totals of late frames of paths to this host."""
         runtime = self.runtime
         for number, one in enumerate(records, 1):
             name = one["name"]

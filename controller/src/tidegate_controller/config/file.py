@@ -104,7 +104,7 @@ def parse(text: str, where: str) -> Config:
     addresses = {name: host.address for name, host in hosts.items()}
     served = read(root.section("api"), may, addresses)
     if served.needs_tls:
-        wanted = "TLS, or `plain = true` for a network that nobody else can read"
+        wanted = "TLS, or `plain = true` for a network that only these hosts can read"
         raise ConfigError(f"{where}: api.listen: {served.listen} is no loopback address: it needs {wanted}")
     for section in (openflow, discovery, root):
         section.end()
