@@ -350,6 +350,32 @@ def test_slow_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     run(test)
 
 
+def test_a_client_that_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection ends, however much it has asked for."""
+    monkeypatch.setattr(server, "IDLE", 1.0)
+    monkeypatch.setattr(server, "FRESH", 0.5)
+
+    async def test() -> None:
+        async with served(limits=WIDE) as one:
+            asked = b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+            reader, writer = await raw(one, asked * 400)
+            transport = reader._transport  # type: ignore[attr-defined]
+            transport.pause_reading()
+            runner = one.api._runner
+            assert runner is not None
+            assert runner.server is not None
+            connections = runner.server
+
+            async def ended() -> object:
+                return not connections.connections
+
+            await one.until("the end of the connection", ended)
+            assert (await one.good("health", None))["leader"]
+            writer.close()
+
+    run(test)
+
+
 def test_connections_are_bounded() -> None:
     """One too many is closed; afterwards there is room again."""
 
