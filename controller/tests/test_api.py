@@ -171,6 +171,10 @@ def test_misses_move_a_path_and_then_violate_it() -> None:
         async with served() as one:
             await one.pair()
             await one.good("request", "token-h1", body=wanted(), name=NAME)
+            view = await one.good("view", "token-h1", host="h1")
+            assert await late(one, 1) == 204
+            same = await one.good("view", "token-h1", host="h1")
+            assert (same["version"], same["paths"][0]["misses"]) == (view["version"], 1)
             await asyncio.sleep(0.4)
             assert await late(one, 3) == 204
             assert await late(one, 3) == 204
@@ -226,6 +230,25 @@ def test_a_lease_ends() -> None:
     run(test)
 
 
+def test_a_host_that_leaves() -> None:
+    """Its paths end at once, also those of vNICs that it did not announce any more."""
+
+    async def test() -> None:
+        async with served(configuration(lease="60s")) as one:
+            await one.pair()
+            await one.good("request", "token-h1", body=wanted(), name=NAME)
+            await one.register("h1", vnics=[])
+            assert len((await one.good("paths"))["paths"]) == 1
+            await one.good("leave", "token-h1", host="h1")
+
+            async def over() -> object:
+                return not (await one.good("paths"))["paths"]
+
+            await one.until("the end of the path", over)
+
+    run(test)
+
+
 def test_after_a_start_no_path_ends_within_a_lease() -> None:
     """Paths of before wait for their hosts to register."""
 
@@ -234,8 +257,13 @@ def test_after_a_start_no_path_ends_within_a_lease() -> None:
             await one.pair()
             await one.good("request", "token-h1", body=wanted(), name=NAME)
             began = time.monotonic()
+            version = (await one.good("view", "token-h1", host="h1"))["version"]
+            poll = asyncio.create_task(
+                one.call("view", "token-h1", host="h1", after=version, wait=50 * 10**9)
+            )
+            await asyncio.sleep(0.1)
             one.runtime.leading = False
-            await asyncio.sleep(0.3)
+            assert (await poll)[0] == 503
             status, found = await one.call("hosts")
             assert (status, found["code"], found["leader"]) == (503, "standby", None)
             assert (await one.good("health", None))["leader"] is False
@@ -349,7 +377,7 @@ def test_what_a_host_is_told_of() -> None:
             await one.pair()
             await one.good("request", "token-h1", body=wanted(), name=NAME)
             path = one.runtime.core.engine.paths[NAME]
-            one.api.service.told(ev.TellHost("nobody", path, Verdict.MOVED, ("why",)))
+            one.api.service.told(ev.TellHost("h9", path, Verdict.MOVED, ("why",)))
             assert (await one.good("path", name=NAME))["reasons"] == ["why"]
 
     run(test)

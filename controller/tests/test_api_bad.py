@@ -59,7 +59,7 @@ def test_who_may_do_what() -> None:
                     assert (await one.call(name, "token-h2", body, **values))[0] == 403
                 if schemes == {"operator"}:
                     assert (await one.call(name, "token-h1", **values))[0] == 403
-            # Only a certificate opens the keys; nobody signs any here.
+            # Only a certificate opens the keys, and none is signed here.
             assert (await one.call("keys", "token-h1", host="h1"))[0] == 403
             assert (await one.call("enrol", "token-h1", body_of("enrol"), host="h1"))[0] == 503
 
@@ -126,7 +126,7 @@ def test_another_hosts_path() -> None:
 
 
 def test_lying_announcements() -> None:
-    """They are listed as refused, and nobody else sees them."""
+    """They are listed as refused, and no other host sees them."""
 
     async def test() -> None:
         async with served() as one:
@@ -255,6 +255,23 @@ def test_bytes_of_one_host() -> None:
     run(test)
 
 
+def test_large_answers_cost_their_reader() -> None:
+    """A host that asks for its large view again and again waits; others do not."""
+
+    async def test() -> None:
+        limits = {Kind.HOST: Limits(1000, 1000, bytes=1000, bytes_burst=40_000)}
+        async with served(limits=limits) as one:
+            await one.register("h1", vnics=[vnic(f"v{n}", 1000 + n) for n in range(100)])
+            await one.register("h2")
+            await asyncio.sleep(0.1)
+            found = [(await one.call("view", "token-h2", host="h2"))[0] for _ in range(20)]
+            assert found[0] == 200
+            assert 429 in found
+            await one.register("h3")
+
+    run(test)
+
+
 def test_a_thousand_long_polls() -> None:
     """So many hosts wait at one time, all are woken; of one host only a few may."""
 
@@ -271,14 +288,15 @@ def test_a_thousand_long_polls() -> None:
                     one.call("view", f"token-h{n}", host=f"h{n}", after=after, wait=wait)
                 )
 
-            polls = [poll(n) for n in versions for _ in range(each)]
-            assert len(polls) > 1000
+            polls: list[asyncio.Task[tuple[int, Any]]] = []
 
             async def all_wait() -> object:
-                accounts = one.api._accounts.values()
-                return sum(account.open for account in accounts) == len(polls)
+                return sum(account.open for account in one.api._accounts.values()) == len(polls)
 
-            await one.until("all polls", all_wait)
+            for n in versions:
+                polls += [poll(n) for _ in range(each)]
+                await one.until("the polls", all_wait)
+            assert len(polls) > 1000
             status, found = await one.call("view", "token-h1", host="h1")
             assert (status, f"{each} requests are open" in found["message"]) == (429, True)
             # Others are served meanwhile.
@@ -328,6 +346,32 @@ def test_slow_clients(monkeypatch: pytest.MonkeyPatch) -> None:
                 writer.close()
             slow_body[1].close()
             assert (await one.good("health", None))["leader"]
+
+    run(test)
+
+
+def test_a_client_that_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection ends, however much it has asked for."""
+    monkeypatch.setattr(server, "IDLE", 1.0)
+    monkeypatch.setattr(server, "FRESH", 0.5)
+
+    async def test() -> None:
+        async with served(limits=WIDE) as one:
+            asked = b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+            reader, writer = await raw(one, asked * 400)
+            transport = reader._transport  # type: ignore[attr-defined]
+            transport.pause_reading()
+            runner = one.api._runner
+            assert runner is not None
+            assert runner.server is not None
+            connections = runner.server
+
+            async def ended() -> object:
+                return not connections.connections
+
+            await one.until("the end of the connection", ended)
+            assert (await one.good("health", None))["leader"]
+            writer.close()
 
     run(test)
 

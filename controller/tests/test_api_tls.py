@@ -1,138 +1,126 @@
-"""The program's API by TLS: a host from its token to keys, what others get, and a certificate's end."""
+"""The API by TLS: clients are known by certificates that the context has checked."""
 
-import json
+import asyncio
+import datetime
 import ssl
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import aiohttp
 import pytest
+from apis import Client, Quick, announcement, configuration, run
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from trusted import Program, csr, made, private
+from cryptography.x509.oid import NameOID
 
-from tidegate_controller.trust import Role, folder
-from tidegate_controller.trust.secret import digest
+from tidegate_controller.api.identity import Identity, Kind
+from tidegate_controller.api.operations import Call
+from tidegate_controller.api.server import create
+from tidegate_controller.runtime.kept import Kept
+from tidegate_controller.runtime.loop import Runtime
 
-LEVEL = '{ delay = "1ms", frames = 9 }'
-TERMS = f'[terms]\ncapacity = "1Gbit"\nreservable = "1Mbit"\nlevels = [{LEVEL}, {LEVEL}]\n'
 
+class Authority:
+    """Signs certificates, as files."""
 
-class Client:
-    """Asks the program's API."""
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._folder, self._key = folder, ec.generate_private_key(ec.SECP256R1())
+        self.own = self._signed("authority", self._key, True)
+        self.file = folder / "authority.pem"
 
-    def __init__(self, path: Path, tokens: dict[str, str]) -> None:
-        hosts = "".join(
-            f'[hosts.{name}]\ntoken = "{digest(token)}"\nsegments = [7, {number}]\nport = "s1:{number}"\n'
-            f'address = "10.0.0.{number}"\nmac = "02:00:00:00:00:0{number}"\n'
-            for number, (name, token) in enumerate(tokens.items(), 1)
+    def make(self, name: str) -> tuple[Path, Path]:
+        """Certificate and key of a name."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        self._signed(name, key, False)
+        file = self._folder / f"{name}.key"
+        kind, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+        file.write_bytes(key.private_bytes(kind, form, serialization.NoEncryption()))
+        return self._folder / f"{name}.pem", file
+
+    def _signed(self, name: str, key: ec.EllipticCurvePrivateKey, is_authority: bool) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        issuer = subject if is_authority else self.own.subject
+        found = (
+            x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))
+            .not_valid_after(now + datetime.timedelta(hours=1))
+            .add_extension(x509.BasicConstraints(is_authority, None), True)
+            .sign(self._key, hashes.SHA256())
         )
-        api = f'[api]\nlisten = "127.0.0.1:0"\noperator-token-file = "{path}/c/operator.token"\n'
-        self.path, self.tokens, self.more = path, tokens, api + TERMS + hosts
-        self.program = Program(path, self.more)
-        self.program.until("the API is served at https://127.0.0.1:")
-        text = self.program.log.read_text().partition("the API is served at ")[2]
-        self.url = text.split()[0]
+        file = self._folder / f"{name}.pem"
+        file.write_bytes(found.public_bytes(serialization.Encoding.PEM))
+        return found
 
-    def ask(
-        self, method: str, path: str, by: tuple[Path, Path] | str | None = None, body: object = None
-    ) -> tuple[int, Any]:
-        """A request by a certificate, a token, or nothing."""
-        context = ssl.create_default_context(cafile=str(self.path / "c" / "ca.pem"))
-        headers = {"Content-Type": "application/json"}
-        if isinstance(by, str):
-            headers["Authorization"] = f"Bearer {by}"
-        elif by is not None:
-            context.load_cert_chain(*by)
-        data = json.dumps(body).encode() if body is not None else None
-        request = urllib.request.Request(self.url + path, data, headers, method=method)
+
+def of_client(authority: Authority, name: str | None, signer: Authority) -> ssl.SSLContext:
+    """Trusts the authority; shows a certificate of the signer's."""
+    context = ssl.create_default_context(cafile=str(authority.file))
+    context.check_hostname = False
+    if name is not None:
+        context.load_cert_chain(*signer.make(name))
+    return context
+
+
+def test_certificates(tmp_path: Path) -> None:
+    """A host's name is its certificate's; its token opens only the enrolment."""
+    authority, other = Authority(tmp_path / "one"), Authority(tmp_path / "other")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.file))
+    context.load_cert_chain(*authority.make("controller"))
+    context.verify_mode = ssl.CERT_OPTIONAL
+    asked: list[Call] = []
+
+    async def enrol(call: Call) -> Any:  # noqa: ANN401
+        asked.append(call)
+        return {"certificate": "c", "authority": "a", "expires": 1.0}
+
+    async def keys(call: Call) -> Any:  # noqa: ANN401
+        asked.append(call)
+        return {"segments": [], "refresh": 1}
+
+    async def test() -> None:
+        config, kept = configuration(), Kept()
+        runtime = Quick(config, kept)
+        handlers = {"enrol": enrol, "keys": keys}
+        api = create(config, cast(Runtime, runtime), kept, ssl_context=context, handlers=handlers)
+        await api.start()
+        runtime.begin()
+
+        async def call(who: str | None, operation: str, signer: Authority = authority, **rest: Any) -> int:  # noqa: ANN401
+            connector = aiohttp.TCPConnector(ssl=of_client(authority, who, signer))
+            async with aiohttp.ClientSession(connector=connector) as session:
+                client = Client(session, f"https://127.0.0.1:{api.port}")
+                return (await client.call(operation, **{"token": None, **rest}))[0]
+
+        body, request = announcement("h1"), {"request": "-----BEGIN CERTIFICATE REQUEST-----\n"}
         try:
-            with urllib.request.urlopen(request, timeout=40, context=context) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())["message"]
+            assert await call("h1", "register", host="h1", body=body) == 200
+            assert await call("h1", "register", host="h2", body=body) == 403
+            assert await call("h9", "register", host="h1", body=body) == 401
+            assert await call(None, "register", host="h1", body=body) == 401
+            assert await call(None, "register", token="token-h1", host="h1", body=body) == 403
+            assert await call("h1", "hosts") == 403
+            assert await call("operator", "hosts") == 200
+            assert await call(None, "hosts", token="token-operator") == 200
+            assert await call("h1", "keys", host="h1") == 200
+            assert await call(None, "keys", token="token-h1", host="h1") == 403
+            assert await call(None, "enrol", token="token-h1", host="h1", body=request) == 200
+            assert await call("h1", "enrol", host="h1", body=request) == 200
+            assert [call.who for call in asked] == [
+                Identity(Kind.HOST, "h1", True),
+                Identity(Kind.HOST, "h1"),
+                Identity(Kind.HOST, "h1", True),
+            ]
+            with pytest.raises(aiohttp.ClientError):
+                await call("h1", "hosts", signer=other)
+            # Bytes that are no TLS, and silence: others are served.
+            _, writer = await asyncio.open_connection("127.0.0.1", api.port)
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert await call(None, "health") == 200
+            writer.close()
+        finally:
+            await api.stop()
 
-    def keep(self, name: str, certificate: str, key: ec.EllipticCurvePrivateKey) -> tuple[Path, Path]:
-        """Files of a host."""
-        files = self.path / f"{name}.pem", self.path / f"{name}.key"
-        files[0].write_text(certificate)
-        files[1].write_bytes(private(key))
-        return files
-
-    def made(self, role: Role, name: str) -> tuple[Path, Path]:
-        """A certificate of our authority."""
-        key, pem, _ = folder.certificate(self.path / "c", role, name, [], time.time(), True)
-        return pem, key
-
-
-@pytest.fixture(name="client")
-def _client(tmp_path: Path) -> Any:  # noqa: ANN401 - a generator
-    client = Client(tmp_path, made(tmp_path / "c", "h1", "h2"))
-    yield client
-    client.program.process.kill()
-    client.program.process.wait()
-
-
-def test_from_a_token_to_keys(client: Client) -> None:
-    """And from a certificate to the next one, until it is revoked."""
-    key, tokens = ec.generate_private_key(ec.SECP256R1()), client.tokens
-    status, found = client.ask("POST", "/v1/hosts/h1/enrol", tokens["h1"], {"request": csr(key)})
-    assert status == 200
-    first = client.keep("h1", found["certificate"], key)
-    status, answer = client.ask("POST", "/v1/hosts/h1/enrol", tokens["h1"], {"request": csr()})
-    assert (status, "was used already" in answer) == (401, True)
-    announcement = {"run": "1", "uplinks": [], "vnics": [], "arrivals": []}
-    assert client.ask("PUT", "/v1/hosts/h1", first, announcement)[0] == 200
-    status, keys = client.ask("GET", "/v1/hosts/h1/keys", first)
-    assert status == 200
-    assert [one["segment"] for one in keys["segments"]] == [1, 7]
-    assert keys["refresh"] == 1200 * 10**9
-    status, renewed = client.ask("POST", "/v1/hosts/h1/enrol", first, {"request": csr(key, "h2")})
-    assert status == 200
-    second = client.keep("next", renewed["certificate"], key)
-    assert client.ask("GET", "/v1/hosts/h1/keys", second) == (200, keys)
-
-    serial = int(client.program.log.read_text().partition("host h1: certificate ")[2].split()[0], 16)
-    client.program.write(f'revoked = ["{serial:x}"]')
-    client.program.file.write_text(client.program.file.read_text() + client.more)
-    client.program.reload("what is revoked are those of")
-    status, answer = client.ask("GET", "/v1/hosts/h1/keys", first)
-    assert (status, "is revoked" in answer) == (401, True)
-    assert client.ask("GET", "/v1/hosts/h1/keys", second) == (200, keys)
-    text = client.program.log.read_text()
-    assert not any(one["key"] in text for one in keys["segments"])
-    assert not any(token in text for token in tokens.values())
-
-
-def test_what_others_get(client: Client) -> None:
-    """Nothing of another host; by another role, nothing of a host at all."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    status, found = client.ask("POST", "/v1/hosts/h2/enrol", client.tokens["h2"], {"request": csr(key)})
-    assert status == 200
-    other = client.keep("h2", found["certificate"], key)
-    operator = (client.path / "c" / "operator.token").read_text().strip()
-    announcement = {"run": "1", "uplinks": [], "vnics": [], "arrivals": []}
-    keys, enrol, host = "/v1/hosts/h1/keys", "/v1/hosts/h1/enrol", "/v1/hosts/h1"
-    body = {"request": csr()}
-    for method, path, by, sent, expected in (
-        ("GET", keys, None, None, (401, "no certificate was shown")),
-        ("GET", keys, other, None, (403, "of host h2, not of h1")),
-        ("GET", keys, client.tokens["h1"], None, (403, "a host's certificate was expected")),
-        ("GET", keys, operator, None, (403, "a host's certificate was expected")),
-        ("GET", keys, client.made(Role.OPERATOR, "operator"), None, (403, "a host's certificate")),
-        ("GET", keys, client.made(Role.SWITCH, "h1"), None, (401, "is that of a switch, not of a host")),
-        ("GET", keys, client.made(Role.HOST, "h3"), None, (401, "'h3' is not in the controller's")),
-        ("PUT", host, client.tokens["h1"], announcement, (403, "a host's certificate")),
-        ("PUT", host, other, announcement, (403, "of host h2, not of h1")),
-        ("POST", enrol, other, body, (403, "of host h2, not of h1")),
-        ("POST", enrol, operator, body, (403, "a host's token")),
-        ("POST", enrol, None, body, (401, "no certificate was shown")),
-        ("POST", enrol, "x", body, (401, "this token is that of no host")),
-        ("POST", enrol, client.tokens["h1"], {"request": "x"}, (400, "no PKCS #10")),
-    ):
-        status, answer = client.ask(method, path, by, sent)
-        assert (status, expected[1] in answer) == (expected[0], True), (method, path, answer)
-    assert client.ask("GET", "/v1/hosts", operator)[0] == 200
-    assert client.ask("GET", "/v1/hosts", client.made(Role.OPERATOR, "operator"))[0] == 200
-    assert "Traceback" not in client.program.log.read_text()
+    run(test)

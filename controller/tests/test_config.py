@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate_controller import config as config_package
 from tidegate_controller.config import LARGEST_FILE, ConfigError, load, parse
+from tidegate_controller.config.file import TERMS
 from tidegate_controller.main import main
 from tidegate_controller.model.hosts import Allowed
 from tidegate_controller.model.topology import Link, Port
@@ -199,6 +201,29 @@ def test_the_operators_token_in_a_file(tmp_path: Path) -> None:
     file.chmod(0o600)
     with pytest.raises(ConfigError, match="has 5 bytes"):
         parse(text, "f")
+
+
+@pytest.mark.parametrize("page", ["docs/reference/controller.md", "controller/README.md"])
+def test_examples_of_the_documentation(page: str, tmp_path: Path) -> None:
+    """The program takes them."""
+    text = (Path(__file__).parents[2] / page).read_text()
+    examples = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(examples) == 1
+    file = tmp_path / "example.toml"
+    file.write_text(examples[0])
+    assert main(["--check", "--config", str(file)]) == 0
+
+
+def test_every_key_is_documented() -> None:
+    """By its name in the table of keys."""
+    text = (Path(__file__).parents[2] / "docs/reference/controller.md").read_text()
+    source = Path(config_package.__file__).parent
+    keys = set()
+    for name in ("file.py", "api.py", "tls.py"):
+        keys |= set(re.findall(r"""\.(?:take|text|quantity)\(\s*"([a-z-]+)\"""", (source / name).read_text()))
+    keys |= set(TERMS)
+    assert {"listen", "lease", "segments", "hold", "between", "datapath"} <= keys
+    assert {key for key in keys if f"`{key}`" not in text} == set()
 
 
 def test_the_program_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

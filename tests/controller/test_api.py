@@ -24,6 +24,7 @@ from lab.need import need, need_commands
 from lab.ovs import COMMANDS
 from lab.process import Process, wait_for
 
+pytestmark = pytest.mark.abreast
 PATH = "a1>c1"
 TERMS = """
 [openflow]

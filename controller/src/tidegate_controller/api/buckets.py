@@ -4,7 +4,7 @@
  identity ─▶ requests/s, bytes/s, open requests ─▶ taken, or s until it may ask again
 ```
 
-Time is an argument. Clients that nobody knows share one account.
+Time is an argument. Unknown clients share one account.
 """
 
 from dataclasses import dataclass, field
@@ -25,12 +25,20 @@ class Bucket:
     def take(self, count: float, now: float) -> float:
         """Takes tokens. Returns 0, or the s until there are so many; beyond the burst: until it is full."""
         count = min(count, self.burst)
-        self._left = min(self.burst, self._left + max(0.0, now - self._at) * self.rate)
-        self._at = max(self._at, now)
+        self._fill(now)
         if self._left >= count:
             self._left -= count
             return 0.0
         return (count - self._left) / self.rate
+
+    def owe(self, count: float, now: float) -> None:
+        """Takes tokens for something that is done already, also those that are not there: at most a burst."""
+        self._fill(now)
+        self._left = max(-self.burst, self._left - count)
+
+    def _fill(self, now: float) -> None:
+        self._left = min(self.burst, self._left + max(0.0, now - self._at) * self.rate)
+        self._at = max(self._at, now)
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ class Limits:
     """Requests/s."""
     burst: float
     bytes: float = 1 << 20
-    """Of bodies, per s."""
+    """Of bodies, and a part of those of answers, per s."""
     bytes_burst: float = 4 << 20
     open: int = 8
     """Requests at one time."""

@@ -4,7 +4,7 @@
  Call: who asks, parameters, body ─▶ checks of `decide/asked` ─▶ Service, Runtime ─▶ JSON, or Problem
 ```
 
-`enrol` and `keys` belong to certificates; whoever serves these gives the functions to `create`.
+`enrol` and `keys` belong to certificates: the part that has these gives its functions to `create`.
 """
 
 from collections.abc import Awaitable, Callable

@@ -37,7 +37,8 @@ from tidegate_controller.runtime.loop import Runtime
 MOST_CONNECTIONS = 4096
 """At one time; less where the process may have fewer open files."""
 MOST_IDLE = 64
-"""Connections of one address on which nothing is asked."""
+"""Connections of one address on which nothing was asked for longer than `FRESH`."""
+FRESH = 5.0
 IDLE = 30.0
 """s after which such a connection is closed."""
 BODY = 10.0
@@ -45,6 +46,8 @@ BODY = 10.0
 HANDSHAKE = 10.0
 COSTS = {"request": 2.0}
 """Tokens; one for all others. A request takes the arithmetic of all routes."""
+ANSWERS = 0.25
+"""The part of an answer's bytes that counts: writing costs less than reading and checking."""
 CLOSING = 2.0
 """s for requests that are under way at the end."""
 
@@ -176,6 +179,8 @@ class Api:
             for one in sorted(there, key=lambda one: -self._since[one]):
                 if one in self._busy or one.transport is None:
                     continue
+                if now - self._since[one] < FRESH:
+                    continue
                 peer = one.transport.get_extra_info("peername")
                 address = str(peer[0]) if peer else ""
                 idle[address] = idle.get(address, 0) + 1
@@ -242,7 +247,9 @@ class Api:
             return web.Response(status=204)
         if isinstance(found, Text):
             return web.Response(body=found.text.encode(), headers={"Content-Type": found.kind})
-        return web.Response(body=json.dumps(found).encode(), content_type="application/json")
+        data = json.dumps(found).encode()
+        account.bytes.owe(ANSWERS * len(data), asyncio.get_running_loop().time())
+        return web.Response(body=data, content_type="application/json")
 
     def _account(self, who: Identity) -> Account:
         account = self._accounts.get(who)
@@ -252,8 +259,11 @@ class Api:
 
     def _charge(self, account: Account, cost: float) -> None:
         limits = account.limits
-        if wait := account.requests.take(cost, asyncio.get_running_loop().time()):
+        now = asyncio.get_running_loop().time()
+        if wait := account.requests.take(cost, now):
             raise crowd(f"more than {limits.rate:g} requests/s; ask again in {wait:.1f} s", wait)
+        if wait := account.bytes.take(0, now):
+            raise crowd(f"more than {limits.bytes:g} bytes/s; ask again in {wait:.1f} s", wait)
         if account.open >= limits.open:
             raise crowd(f"{account.open} requests are open; at most {limits.open} are served", 1.0)
 

@@ -6,7 +6,7 @@
  leases and vNICs that are over ─▶ release
 ```
 
-Paths are compared with those of the last look, so a change that nobody told of is seen, too. A standby
+Paths are compared with those of the last look, so changes that were not told are seen, too. A standby
 knows nothing of hosts; a controller that begins to lead begins anew.
 """
 
@@ -50,7 +50,6 @@ class Service:
         self._waiting: dict[str, asyncio.Event] = {}
         self._asked: dict[str, tuple[PathRequest, asyncio.Task[ev.Answer]]] = {}
         self._releasing: dict[str, asyncio.Task[ev.Answer]] = {}
-        self._refused: dict[str, object] = {}
         self._led = False
         self._begin()
 
@@ -61,6 +60,8 @@ class Service:
         self.totals, self.unclaimed = Totals(), Unclaimed()
         self.standing = Standing(self.config.settings.hold)
         self._seen: dict[str, Path] = {}
+        self._refused: dict[str, object] = {}
+        """What is in the log already."""
 
     # Who leads.
 
@@ -96,11 +97,14 @@ class Service:
     def look(self) -> None:
         """What has changed since the last look, and what is over."""
         if not self.leads:
-            self._led = False
+            if self._led:
+                self._led = False
+                self._wake_all()
             return
         if not self._led:
             self._led = True
             self._begin()
+            self._wake_all()
         now, paths = self.runtime.now, self.engine.paths
         for host in self.registry.expire(now):
             log.warning("host %s: its lease is over", host)
@@ -137,6 +141,11 @@ class Service:
             if (event := self._waiting.pop(host, None)) is not None:
                 event.set()
 
+    def _wake_all(self) -> None:
+        for event in self._waiting.values():
+            event.set()
+        self._waiting.clear()
+
     # Hosts.
 
     def register(self, host: str, one: Registration) -> None:
@@ -170,7 +179,7 @@ class Service:
         """Waits until the version is another one, or the registration is over; at most so long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self.registry.registered(host) and self.registry.version(host) == after:
+                while self.leads and self.registry.registered(host) and self.registry.version(host) == after:
                     await self._waiting.setdefault(host, asyncio.Event()).wait()
 
     def view(self, host: str) -> dict[str, Any]:
@@ -190,7 +199,7 @@ class Service:
         }
 
     async def misses(self, host: str, records: list[dict[str, Any]]) -> None:
-        """Takes totals of late frames; a path without its host's name on it is nobody's."""
+        """Takes totals of late frames of paths to this host."""
         runtime = self.runtime
         for number, one in enumerate(records, 1):
             name = one["name"]

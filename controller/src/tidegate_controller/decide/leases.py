@@ -1,4 +1,4 @@
-"""Which paths end without a request: nobody announces their vNIC any more.
+"""Which paths end without a request: their vNIC is announced no more.
 
 ```text
  path ─▶ its host is registered, its vNIC counts there ─▶ stays
