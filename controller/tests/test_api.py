@@ -231,7 +231,7 @@ def test_a_lease_ends() -> None:
 
 
 def test_a_host_that_leaves() -> None:
-    """Its paths end at once, also those of vNICs that it did not announce any more."""
+    """Its paths end at once, also those of a vNIC which it announces no more."""
 
     async def test() -> None:
         async with served(configuration(lease="60s")) as one:

@@ -2,7 +2,7 @@
 
 ```text
  save ─▶ transaction: leader's create revision = our term, sequence = n ? trust/rings/SEGMENT = ..., n + 1
- first ─▶ transaction: the same, and trust/used/MARK is absent ? put     else: what is there
+ first ─▶ transaction: the same, and trust/used/MARK is absent ? put     else that use
                          └ another one leads ─▶ StoreError
 ```
 
