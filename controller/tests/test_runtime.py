@@ -14,6 +14,7 @@ import tidegate_controller
 from tidegate_controller import events as ev
 from tidegate_controller.config import parse
 from tidegate_controller.decide.move import Update
+from tidegate_controller.main import main
 from tidegate_controller.model.topology import Link, Port, Topology
 from tidegate_controller.openflow.lldp import Discovery
 from tidegate_controller.runtime.kept import Kept
@@ -142,6 +143,19 @@ def test_a_fault_of_the_core_ends_the_process(monkeypatch: pytest.MonkeyPatch) -
         await runtime.stop()
 
     asyncio.run(main())
+
+
+def test_a_damaged_state_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The program ends with what is wrong and what to do, without a traceback; it has not listened."""
+    file, kept = tmp_path / "c.toml", tmp_path / "s"
+    kept.write_bytes(b"garbage" * 99)
+    file.write_text(GOOD + f'[state]\nfile = "{kept}"\n')
+    assert main(["--config", str(file)]) == 1
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert f"{kept}: file is not a database. The controller does not start" in record.message
+    assert record.message.endswith("switches keep what they have")
+    assert record.exc_info is None
+    assert "served" not in caplog.text
 
 
 def test_the_program_ends_cleanly(tmp_path: Path) -> None:

@@ -6,22 +6,27 @@
 """
 
 import asyncio
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tidegate_controller import events as ev
+from tidegate_controller.config.state import StateEtcd
 from tidegate_controller.decide.admission import Level, LinkTerms
 from tidegate_controller.decide.flood import Tree
 from tidegate_controller.model.decisions import Decision, Verdict
-from tidegate_controller.model.paths import FlowKey, Path, PathRequest, PathState, Route
+from tidegate_controller.model.paths import FlowKey, PathRequest, PathState, Route
+from tidegate_controller.model.paths import Path as NetworkPath
 from tidegate_controller.model.topology import Link, Port, Topology
 from tidegate_controller.runtime.kept import Kept, Save
 from tidegate_controller.state.election import Election, clock
 from tidegate_controller.state.etcd import Client, Unreachable, b64
+from tidegate_controller.state.opening import opened
 from tidegate_controller.state.shared import Shared
-from tidegate_controller.state.store import MOST_SAVES, Damaged, Fenced
+from tidegate_controller.state.store import MOST_SAVES, Damaged, Fenced, Store
 
 from lab.etcd import COMMANDS, Etcd
 from lab.namespaces import Stack, can_make_namespaces
@@ -85,10 +90,10 @@ def run(etcd: Etcd, test: Callable[[str], Awaitable[None]]) -> None:
     etcd.stack.call(lambda: asyncio.run(limited()))
 
 
-def path(name: str = "v>r", generation: int = 1) -> Path:
+def path(name: str = "v>r", generation: int = 1) -> NetworkPath:
     """Any path."""
     request = PathRequest(name, "h1", "h2", FlowKey("10.0.0.1", "10.0.0.2", 9), 40, 10, 10, 10, 10, 10)
-    return Path(request, Route(("a", "b"), 0), generation, 7, 0, 0, PathState.ACTIVE, 1)
+    return NetworkPath(request, Route(("a", "b"), 0), generation, 7, 0, 0, PathState.ACTIVE, 1)
 
 
 def saves(number: int = 200) -> list[Save]:
@@ -249,6 +254,61 @@ def test_damage(etcd: Etcd) -> None:
         await one.client.close()
 
     run(etcd, test)
+
+
+def certificates(folder: Path) -> None:
+    """An authority, and a certificate of it for 127.0.0.1 that both ends use."""
+    folder.mkdir()
+    extension = folder / "extension"
+    extension.write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
+    made = ("openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    authority = ("-x509", "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.pem", "-days", "2")
+    signed = ("openssl", "x509", "-req", "-in", "csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-days", "2")
+    for words in (
+        (*made, *authority),
+        (*made, "-subj", "/CN=etcd", "-keyout", "key.pem", "-out", "csr"),
+        (*signed, "-CAcreateserial", "-extfile", "extension", "-out", "cert.pem"),
+    ):
+        subprocess.run(words, cwd=folder, check=True, capture_output=True)
+
+
+def test_by_tls(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Both ends show certificates; without one, and with an unknown authority, no leader is elected."""
+    need_commands(*COMMANDS, "openssl")
+    need("no network namespaces: run as root, or `unshare --user --map-root-user`", can_make_namespaces())
+    folder = tmp_path_factory.mktemp("t")
+    tls, other = folder / "tls", folder / "other"
+    certificates(tls)
+    certificates(other)
+
+    async def test() -> None:
+        def opened_with(ca: Path, own: Path | None) -> tuple[Store, Election]:
+            pair = (own / "cert.pem", own / "key.pem") if own else (None, None)
+            state = StateEtcd(tuple(etcd.urls), "/t/", LEASE, ca / "ca.pem", *pair)
+            store, election = opened(state, "https://me")
+            assert election is not None
+            return store, election
+
+        store, election = opened_with(tls, tls)
+        async with asyncio.timeout(60):
+            await election.campaign()
+        assert await store.load() == Kept()
+        await store.write([NETWORK])
+        await store.close()
+        for ca, own in ((tls, None), (other, tls), (tls, other)):
+            store, election = opened_with(ca, own)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await election.campaign()
+            await store.close()
+        store, election = opened_with(tls, tls)
+        async with asyncio.timeout(60):
+            await election.campaign()
+        assert (await store.load()).network == NETWORK
+        await store.close()
+
+    with Stack(folder / "net") as stack, Etcd(folder / "etcd", stack, tls=tls) as etcd:
+        stack.call(lambda: asyncio.run(test()))
 
 
 def test_the_largest_network(etcd: Etcd) -> None:

@@ -104,8 +104,8 @@ def test_the_leader_is_killed(site: Site) -> None:
         report = flow.report()
         found = site.controllers[new].state()
         print(
-            f"leader killed (lease {LEASE} s): led after {led:.2f} s, all switches and links after {ready:.2f}"
-            f" s, a new path granted after {answered:.2f} s; {len(before['paths'])} paths before,"
+            f"leader killed (lease {LEASE} s): led after {led:.2f} s, all switches after {ready:.2f} s,"
+            f" a new path granted after {answered:.2f} s; {len(before['paths'])} paths before,"
             f" {len(found['paths'])} after; {report}"
         )
         assert found["paths"] == before["paths"]

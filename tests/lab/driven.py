@@ -1,14 +1,13 @@
 """Real processes of the controller that tests ask by a socket, and what runs in them.
 
 ```text
- Driven ─ nsenter, python driven.py CONFIG SOCKET ─▶ main.serve: state, sessions, databases
+ Driven ─ nsenter, python driven.py CONFIG SOCKET ─▶ main: state, sessions, databases
         ─ one line of JSON ─▶ SOCKET: ask, release, miss, state ─▶ one line of JSON
 ```
 """
 
 import asyncio
 import json
-import logging
 import socket
 import sys
 from pathlib import Path
@@ -16,12 +15,10 @@ from typing import Any
 
 import tidegate_controller
 from tidegate_controller import events as ev
-from tidegate_controller.config import load
+from tidegate_controller import main as program
 from tidegate_controller.decide.basis import Phase
-from tidegate_controller.main import serve
 from tidegate_controller.model.paths import FlowKey, PathRequest
 from tidegate_controller.runtime.loop import Runtime
-from tidegate_controller.state.store import StateError
 
 from .fabric import Fabric, address
 from .process import Process
@@ -69,10 +66,10 @@ class Driven:
 
     def _begin(self) -> Process:
         self._socket.unlink(missing_ok=True)
-        program = (sys.executable, "-m", "lab.driven", self._file, self._socket)
+        words = (sys.executable, "-m", "lab.driven", self._file, self._socket)
         places = [Path(__file__).parents[1], Path(tidegate_controller.__file__).parents[1]]
         return Process(
-            ["nsenter", f"--net={self.fabric.net.path}", *program],
+            ["nsenter", f"--net={self.fabric.net.path}", *words],
             self.folder / "log",
             env={"PYTHONPATH": ":".join(map(str, places))},
         )
@@ -167,15 +164,23 @@ async def listen(runtime: Runtime, place: str) -> None:
     await asyncio.start_unix_server(served, place)
 
 
+class Asked(Runtime):
+    """The runtime of the program, which tests can ask."""
+
+    place = ""
+
+    async def start(self) -> None:
+        """Begins, and listens to tests."""
+        await super().start()
+        await listen(self, self.place)
+
+
 def main(words: list[str]) -> int:
     """The program."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    try:
-        asyncio.run(serve(load(Path(words[0])), beside=lambda runtime: listen(runtime, words[1])))
-    except StateError as error:
-        logging.error("%s", error)
-        return 1
-    return 0
+    Asked.place = words[1]
+    # The class that the program begins, whatever else it gives to it.
+    vars(program)["Runtime"] = Asked
+    return program.main(["--config", words[0]])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 
 import json
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,10 +22,12 @@ FIRST = 2379
 class Etcd:
     """A cluster that runs."""
 
-    def __init__(self, folder: Path, stack: Stack, count: int = 1) -> None:
-        self.folder, self.stack = folder, stack
+    def __init__(self, folder: Path, stack: Stack, count: int = 1, tls: Path | None = None) -> None:
+        """`tls` is a folder with `ca.pem`, `cert.pem` and `key.pem`, which members and clients have."""
+        self.folder, self.stack, self.tls = folder, stack, tls
         folder.mkdir(parents=True)
-        self.urls = [f"http://127.0.0.1:{FIRST + 2 * number}" for number in range(count)]
+        scheme = "https" if tls else "http"
+        self.urls = [f"{scheme}://127.0.0.1:{FIRST + 2 * number}" for number in range(count)]
         peers = [f"http://127.0.0.1:{FIRST + 2 * number + 1}" for number in range(count)]
         cluster = ",".join(f"m{number}={peer}" for number, peer in enumerate(peers))
         self.members = [self._start(number, peers[number], cluster) for number in range(count)]
@@ -39,27 +42,29 @@ class Etcd:
             *("--listen-client-urls", client, "--advertise-client-urls", client),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
         ]
+        if self.tls:
+            files = {"trusted-ca-file": "ca.pem", "cert-file": "cert.pem", "key-file": "key.pem"}
+            words += [f"--{option}={self.tls / file}" for option, file in files.items()]
+            words.append("--client-cert-auth")
         return Process(words, self.folder / f"{name}.log")
+
+    def _etcdctl(self, urls: list[str], words: Sequence[str]) -> list[str]:
+        files = {"cacert": "ca.pem", "cert": "cert.pem", "key": "key.pem"} if self.tls else {}
+        secure = [f"--{option}={self.tls}/{file}" for option, file in files.items()]
+        return ["etcdctl", f"--endpoints={','.join(urls)}", "--command-timeout=5s", *secure, *words]
 
     def ctl(self, *words: str) -> str:
         """`etcdctl WORDS`, asked of all members that run."""
         urls = [url for url, member in zip(self.urls, self.members, strict=True) if member.running]
-        return self.stack.run(["etcdctl", f"--endpoints={','.join(urls)}", *words])
+        return self.stack.run(self._etcdctl(urls, words))
 
     def leader(self) -> int | None:
         """The number of the member that leads."""
         for number, member in enumerate(self.members):
             if not member.running:
                 continue
-            words = [
-                f"--endpoints={self.urls[number]}",
-                "--command-timeout=2s",
-                "endpoint",
-                "status",
-                "-w",
-                "json",
-            ]
-            done = self.stack.try_run(["etcdctl", *words])
+            words = ("endpoint", "status", "-w", "json")
+            done = self.stack.try_run(self._etcdctl([self.urls[number]], words))
             if done.returncode == 0 and done.stdout.strip():
                 for one in json.loads(done.stdout):
                     status = one["Status"]

@@ -25,9 +25,9 @@ from tidegate_controller.state.etcd import Client, EtcdError, Unreachable, b64, 
 from tidegate_controller.state.store import Damaged, Fenced
 
 LOOK = 0.2
-"""s between two looks of a standby."""
+"""s between two looks of a standby, and before a renewal that failed is tried again."""
 RENEWALS = 5
-"""Times that a lease is renewed in its length; as often a call may fail before the lease ends."""
+"""Times that a lease is renewed in its length."""
 MARGIN = 0.1
 """Part of the lease that is not used."""
 COMPLAIN = 5.0
@@ -162,10 +162,10 @@ class Election:
 
     async def hold(self) -> None:
         """Renews the lease. Raises `Fenced` before it ends, or if it is gone."""
-        trouble = ""
+        trouble, pause = "", self._lease / RENEWALS
         while True:
             # Renewed early: a member that does not answer leaves time to ask the others.
-            await asyncio.sleep(max(0.0, min(self._lease / RENEWALS, self._until - clock())))
+            await asyncio.sleep(max(0.0, min(pause, self._until - clock())))
             if not self.holds:
                 raise Fenced(
                     "the lease of the lead ended without an answer of etcd"
@@ -180,6 +180,7 @@ class Election:
             except Unreachable as error:
                 trouble = str(error)
                 log.warning("the lead is not renewed yet: %s", error)
+                pause = LOOK
                 continue
             except EtcdError as error:
                 raise Fenced(f"the lead cannot be renewed: {error}") from error
@@ -187,7 +188,7 @@ class Election:
                 raise Fenced("the lease of the lead is gone: another controller leads, or will")
             if not self.holds:
                 continue
-            self._until = self._end(began, answer)
+            self._until, pause = self._end(began, answer), self._lease / RENEWALS
 
     async def resign(self) -> None:
         """Lets another one lead at once, if etcd answers."""

@@ -49,7 +49,7 @@ class Shared:
 
     def __init__(self, client: Client, election: Election, forget: bool = False) -> None:
         """With `forget`, all records are deleted, and the state begins empty."""
-        self._client, self._election, self._forget = client, election, forget
+        self.client, self._election, self._forget = client, election, forget
         self._prefix = election.prefix
         self._sequence = 0
         self._writer = records.Writer()
@@ -57,14 +57,13 @@ class Shared:
     @property
     def where(self) -> str:
         """The place, for people."""
-        return f"etcd at {self._client.member}, {self._prefix}"
+        return f"etcd at {self.client.member}, {self._prefix}"
 
     async def load(self) -> Kept:
         """Returns what the leader before has kept."""
-        pairs = await self._pages(self._prefix)
-        version = pairs.pop(self._prefix + FORMAT, None)
         own = self._prefix + RECORDS
-        found = {key[len(own) :]: value for key, value in pairs.items() if key.startswith(own)}
+        version = (await self._pages(self._prefix + FORMAT)).get(self._prefix + FORMAT)
+        found = {key[len(own) :]: value for key, value in (await self._pages(own)).items()}
         first = [put(self._prefix + FORMAT, _packed(str(records.FORMAT)))]
         if self._forget:
             await self._commit([delete(own, prefix_end(own)), *first])
@@ -146,7 +145,7 @@ class Shared:
         trouble = "nothing was asked yet"
         while self._election.holds:
             try:
-                return await self._client.call(path, body)
+                return await self.client.call(path, body)
             except Unreachable as error:
                 trouble = str(error)
                 await asyncio.sleep(AGAIN)
@@ -157,7 +156,7 @@ class Shared:
     async def close(self) -> None:
         """Closes connections, after the lead was given up."""
         await self._election.resign()
-        await self._client.close()
+        await self.client.close()
 
 
 def _packed(text: str) -> bytes:
