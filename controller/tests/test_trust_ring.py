@@ -43,7 +43,9 @@ class Network:
         self.generations = [0]
 
     def ask(self, host: str) -> None:
-        """A host asks."""
+        """A host asks; one that lost the segment gets nothing."""
+        if host not in self.ring.hosts:
+            return
         self.told[host], self.served[host] = rings.answer(self.ring), 0.0
 
     def serve(self, time: float) -> None:
@@ -71,11 +73,11 @@ class Network:
         self.check()
 
     def check(self) -> None:
-        """Each host accepts the key by which each other one signs."""
+        """Each host that asked less than an overlap ago accepts the keys by which the others sign."""
         key, other = rings.answer(self.ring)
         assert other is None or parity(key) != parity(other)
         assert parity(key) == self.ring.generation & 1
-        lately = [self.told[host] for host, since in self.served.items() if since <= TIMES.overlap]
+        lately = [self.told[host] for host, since in self.served.items() if since < TIMES.overlap]
         for signs, _ in lately:
             assert all(signs in accepted for accepted in lately)
 

@@ -7,7 +7,7 @@
    └ since + rotate - overlap, or a host lost the segment
 ```
 
-**Why hosts read each other's stamps**: a host that asked within the last overlap has, before a change, the
+**Why hosts read each other's stamps**: a host that asked less than an overlap ago has, before a change, the
 key to come, since that was announced an overlap earlier; and after it, the one before. `began` is when a
 phase took effect, not when it was due. `resume` begins windows anew: while no controller answered, no host
 could ask.
