@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegate_controller.trust import ring as rings
@@ -93,7 +93,13 @@ steps = st.lists(
 )
 
 
+LATE: tuple[tuple[str, str | float], ...] = (("away", 89.0), ("serve", 0.0), ("ask", "h2"), ("serve", 0.0))
+"""An absence, and a host that asks after it."""
+
+
 @given(steps)
+@example([("away", 5000.0), ("ask", "h1"), ("serve", 0.0), *LATE])
+@example([("away", 5000.0), ("serve", 0.0), ("serve", 3.0), ("ask", "h1"), ("serve", 9.9), *LATE])
 def test_hosts_that_asked_lately_read_each_other(taken: list[tuple[str, str | float]]) -> None:
     """Also when the controller was away, came late, or a host lost the segment."""
     network = Network()
