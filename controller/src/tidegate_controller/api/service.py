@@ -31,7 +31,7 @@ LOOK = 0.2
 """s between two looks at paths and leases."""
 ANSWER = 30.0
 """s after which a question whose change is still under way is answered with that."""
-PART = 256
+PART = 64
 """Records of misses between which others have their turn."""
 
 log = logging.getLogger(__name__)
