@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ class Clients:
 
     async def ask(self, method: str, path: str, token: str, body: object = None) -> Any:  # noqa: ANN401
         """The answer, which has to be good."""
-        data = json.dumps(body).encode() if body is not None else None
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer token-{token}"}
         async with self._session.request(method, self._url + path, data=data, headers=headers) as answer:
             text = await answer.read()
@@ -227,6 +227,60 @@ async def single(seconds: float, rounds: int) -> None:
                     )
 
 
+async def flood(seconds: float, rounds: int) -> None:
+    """What small reports of a host take while another one sends the largest batches without a pause."""
+    with started() as (_, port):
+        async with aiohttp.ClientSession() as session:
+            clients = Clients(session, port)
+            names = await clients.begin()
+            found: dict[bool, list[list[float]]] = {False: [], True: []}
+            for number in range(2 * rounds):
+                noisy = bool(number % 2)
+                took, end = list[float](), time.monotonic() + seconds
+                sender = [batch_after_batch(clients, names[0], end)] if noisy else []
+                await asyncio.gather(*sender, quiet(clients, names[1][0], took, end))
+                found[noisy].append(sorted(took))
+    for noisy, rows in found.items():
+        middle, late = (statistics.median(row[int(len(row) * part)] for row in rows) for part in (0.5, 0.95))
+        worst = max(row[-1] for row in rows)
+        text = "beside a flood" if noisy else "without a flood"
+        print(
+            f"another host's report {text}: median {middle * 1e3:.1f} ms, p95 {late * 1e3:.1f} ms, worst"
+            f" {worst * 1e3:.0f} ms"
+        )
+
+
+async def batch_after_batch(clients: Clients, names: list[str], end: float) -> None:
+    """All that a host is served, and more; made before, so that this process has little to do."""
+    bodies = [
+        json.dumps(
+            {
+                "run": "r1",
+                "paths": [
+                    {"name": names[k % PATHS], "total": total + k, "worst": 1, "last": 0} for k in range(4096)
+                ],
+            }
+        ).encode()
+        for total in range(1, 5000 * 8, 5000)
+    ]
+    while time.monotonic() < end:
+        for body in bodies:
+            with suppress(RuntimeError):
+                await clients.ask("POST", "/v1/hosts/h6/misses", "h6", body)
+
+
+async def quiet(clients: Clients, name: str, took: list[float], end: float) -> None:
+    """30 small reports a second."""
+    total = int(time.time() * 1000)
+    while time.monotonic() < end:
+        total += 1
+        record = {"name": name, "total": total, "worst": 1, "last": 0}
+        at = time.monotonic()
+        await clients.ask("POST", "/v1/hosts/h7/misses", "h7", {"run": "r1", "paths": [record]})
+        took.append(time.monotonic() - at)
+        await asyncio.sleep(1 / 30)
+
+
 async def timed(
     work: Callable[[], Awaitable[None]], at_a_time: int, seconds: float, pid: int
 ) -> tuple[float, float]:
@@ -255,6 +309,7 @@ def main() -> int:
     print(f"hosts may ask {limits.rate:g} times/s and send {limits.bytes / 1e6:.1f} MB/s", end="; ")
     print(f"{os.cpu_count()} CPUs, Python {sys.version.split()[0]}")
     whole = asyncio.run(batches(options.rate, options.seconds, options.rounds))
+    asyncio.run(flood(min(3.0, options.seconds), options.rounds))
     asyncio.run(single(min(2.0, options.seconds), options.rounds))
     if not whole:
         print("frames are missing")

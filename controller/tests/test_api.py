@@ -231,7 +231,7 @@ def test_a_lease_ends() -> None:
 
 
 def test_a_host_that_leaves() -> None:
-    """Its paths end at once, also those of a vNIC which it announces no more."""
+    """Its paths end at once, also where their vNIC was not announced any more."""
 
     async def test() -> None:
         async with served(configuration(lease="60s")) as one:
@@ -365,6 +365,12 @@ def test_a_question_goes_on_without_its_client() -> None:
                 one.runtime.happened(ev.SwitchDone(switch, ticket))
             assert (await again)[0] == 200
             assert one.runtime.questions == 1
+            await asyncio.sleep(0.4)
+            one.runtime.held = True
+            one.runtime.happened(ev.Missed(NAME, 1, 1, one.runtime.now))
+            path = await one.good("request", "token-h1", body=wanted(), name=NAME)
+            assert (path["state"], NAME in engine.running) == ("moving", True)
+            assert (await one.call("request", "token-h1", wanted(rate=2_000_000), name=NAME))[0] == 503
 
     run(test)
 

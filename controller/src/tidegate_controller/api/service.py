@@ -31,7 +31,7 @@ LOOK = 0.2
 """s between two looks at paths and leases."""
 ANSWER = 30.0
 """s after which a question whose change is still under way is answered with that."""
-PART = 256
+PART = 64
 """Records of misses between which others have their turn."""
 
 log = logging.getLogger(__name__)
@@ -232,6 +232,8 @@ class Service:
         asked = self._asked.get(request.name)
         if asked is None:
             if request.name in self.engine.running:
+                if (path := self._only_moves(request)) is not None:
+                    return ev.Answer(0, path)
                 raise busy(f"path {request.name} is being changed; ask again")
             task = asyncio.get_running_loop().create_task(self.runtime.ask(request))
             asked = self._asked[request.name] = (request, task)
@@ -239,6 +241,13 @@ class Service:
         elif asked[0] != request:
             raise busy(f"path {request.name} is being changed; ask again")
         return await self._answer(asked[1], f"path {request.name} is being installed; ask again")
+
+    def _only_moves(self, request: PathRequest) -> Path | None:
+        """The path, if a change is under way that leaves it with these terms."""
+        path, running = self.engine.paths.get(request.name), self.engine.running[request.name]
+        if path is None or running.new is None or running.release is not None:
+            return None
+        return path if path.request == running.new.request == request else None
 
     def _done(self, name: str, task: "asyncio.Task[ev.Answer]") -> None:
         self._asked.pop(name, None)
