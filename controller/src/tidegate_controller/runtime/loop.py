@@ -249,6 +249,9 @@ class Runtime:
     def _fail(self, fault: BaseException) -> None:
         if self._fault is not None and not self._fault.done():
             self._fault.set_exception(fault)
+            # Databases of switches know no roles: nothing is written there from now on.
+            for task in self._tasks:
+                task.cancel()
 
     def _begin(self, work: Any) -> None:  # noqa: ANN401 - coroutines of None
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
