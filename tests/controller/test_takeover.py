@@ -64,14 +64,18 @@ class Site:
 
 
 @pytest.fixture(name="site")
-def _site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def _site(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """Each controller asks all members, or those that a parameter names."""
     need_commands(*COMMANDS, *ETCD, "ovs-ofctl", "tc", "ethtool")
     need("no network namespaces: run as root, or `unshare --user --map-root-user`", can_make_namespaces())
     folder = tmp_path_factory.mktemp("t")
     with Fabric(folder / "f", ring(4)) as fabric, Etcd(folder / "etcd", fabric.net, 3) as etcd:
-        urls = ", ".join(f'"{url}"' for url in etcd.urls)
-        state = f'etcd = [{urls}]\nlease = "{LEASE}s"'
-        controllers = [Driven(fabric, folder / f"c{n}", 6653 + n, state) for n in (0, 1)]
+        members: list[list[int]] = getattr(request, "param", [[0, 1, 2]] * 2)
+        controllers = []
+        for n in (0, 1):
+            urls = ", ".join(f'"{etcd.urls[member]}"' for member in members[n])
+            state = f'etcd = [{urls}]\nlease = "{LEASE}s"'
+            controllers.append(Driven(fabric, folder / f"c{n}", 6653 + n, state))
         fabric.connect("tcp:127.0.0.1:6653 tcp:127.0.0.1:6654")
         site = Site(fabric, etcd, controllers)
         wait_for("a leader", lambda: site.leads(0) or site.leads(1), 90)
@@ -188,3 +192,28 @@ def test_etcd_is_not_there(site: Site, tmp_path: Path) -> None:
     assert found["paths"] == before["paths"]
     assert site.flows() == rules
     assert report.lost == 0
+
+
+@pytest.mark.parametrize("site", [[[0], [1, 2]]], indirect=True)
+def test_a_leader_without_etcd_beside_one_that_has_it(site: Site) -> None:
+    """A partition: the leader reaches switches, but no etcd that works. It ends, and changes nothing more."""
+    if site.leader() == 1:
+        site.controllers[1].process.kill()
+        site.controllers[0].wait("the takeover")
+        site.controllers[1].begin()
+        site.has(1, "sessions", 4)
+    before, rules = site.controllers[0].state(), site.flows()
+    flow = site.fabric.flow("h1", "h3", Flow(5000, 4000, dscp=DSCP, source_port=9001), patience=20)
+    site.etcd.members[0].popen.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    assert site.controllers[0].process.popen.wait(60) == 1
+    ended = time.monotonic() - began
+    site.controllers[1].wait("the takeover")
+    ready = time.monotonic() - began
+    report = flow.report()
+    found = site.controllers[1].state()
+    print(f"partition: old leader ended after {ended:.2f} s, new one had all after {ready:.2f} s; {report}")
+    assert (found["paths"], found["reserved"]) == (before["paths"], before["reserved"])
+    assert site.flows() == rules
+    assert report.lost == 0
+    assert site.controllers[1].ask("new>h3", 9900, 100_000) == ""

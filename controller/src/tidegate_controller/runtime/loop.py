@@ -266,6 +266,9 @@ class Runtime:
     def _fail(self, fault: BaseException) -> None:
         if self._fault is not None and not self._fault.done():
             self._fault.set_exception(fault)
+            # Databases of switches know no roles: nothing is written there from now on.
+            for task in self._tasks:
+                task.cancel()
 
     def fail(self, fault: BaseException) -> None:
         """A part beside it has a fault, so the process is to end."""
