@@ -1,7 +1,7 @@
 """`tidegate-controller --config FILE`: starts, logs, and stops cleanly on SIGTERM.
 
 ```text
- FILE ─▶ Config ─▶ Runtime ─▶ until SIGTERM or SIGINT: 0     a fault: 1     the configuration: 2
+ FILE ─▶ Config ─▶ Runtime, Api ─▶ until SIGTERM or SIGINT: 0     a fault: 1     the configuration: 2
 ```
 """
 
@@ -13,7 +13,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tidegate_controller.api.server import create
 from tidegate_controller.config import Config, ConfigError, load
+from tidegate_controller.events import TellHost
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.loop import Runtime
 
@@ -22,7 +24,13 @@ log = logging.getLogger("tidegate_controller")
 
 async def serve(config: Config) -> None:
     """Runs until a signal. Raises what ended it, if that was a fault."""
-    loop, runtime = asyncio.get_running_loop(), Runtime(config, Kept())
+    loop, kept = asyncio.get_running_loop(), Kept()
+
+    def told(change: TellHost) -> None:
+        api.service.told(change)
+
+    runtime = Runtime(config, kept, told)
+    api = create(config, runtime, kept)
     running = asyncio.current_task()
     assert running is not None
     ended = False
@@ -37,6 +45,7 @@ async def serve(config: Config) -> None:
         loop.add_signal_handler(one, end, one.name)
     try:
         await runtime.start()
+        await api.start()
         await runtime.run()
     except asyncio.CancelledError:
         if not ended:
@@ -44,6 +53,7 @@ async def serve(config: Config) -> None:
     finally:
         for one in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(one)
+        await api.stop()
         await runtime.stop()
 
 

@@ -1,8 +1,8 @@
 """The configuration: one TOML file, checked before anything begins.
 
 ```text
- FILE ─▶ openflow, discovery, paths, terms, switches, links, hosts ─▶ Config
-                                                                   └─▶ FILE: KEY: what is wrong
+ FILE ─▶ openflow, discovery, paths, terms, switches, links, hosts, api ─▶ Config
+                                                                        └─▶ FILE: KEY: what is wrong
 ```
 
 Sizes, rates and times have units (`1518B`, `1Gbit`, `200us`), as in the agent's configuration. A link or host
@@ -13,10 +13,11 @@ import ipaddress
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tidegate_controller.config.api import Api, announced, endpoint, read
 from tidegate_controller.config.section import MAC, NAME, ConfigError, Section
 from tidegate_controller.decide.admission import Admission, Level, LinkTerms
 from tidegate_controller.decide.marks import Marks
@@ -55,6 +56,8 @@ class Config:
     settings: Settings
     interval: float
     """s between LLDP frames of a port."""
+    api: Api = field(default_factory=Api)
+    """Where hosts and operators ask."""
 
 
 def load(path: Path) -> Config:
@@ -75,7 +78,7 @@ def parse(text: str, where: str) -> Config:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{where}: {error}") from None
     openflow, discovery = root.section("openflow"), root.section("discovery")
-    listen = _listen(openflow)
+    listen = endpoint(openflow, "listen", openflow.take("listen", str, "ADDRESS:PORT", "127.0.0.1:6653"))
     interval = discovery.quantity("interval", "time", "1s") / 1e9
     if interval < 0.05:
         raise discovery.fault("interval", "is below 50ms")
@@ -91,29 +94,24 @@ def parse(text: str, where: str) -> Config:
         links |= {link, link.back}
         ends = [(one.name, one.source.switch, one.target.switch) for one in (link, link.back)]
         terms += _terms(section, defaults, ends, settings)
-    hosts = {}
+    hosts, may = {}, {}
     for name, section in root.tables("hosts").items():
         hosts[name] = host = _host(name, section, names, used)
+        may[name] = announced(name, section)
         switch = host.port.switch
         ends = [(host.to_switch, name, switch), (host.to_host, switch, name)]
         terms += _terms(section, defaults, ends, settings)
+    addresses = {name: host.address for name, host in hosts.items()}
+    served = read(root.section("api"), may, addresses)
+    if served.needs_tls:
+        wanted = "TLS, or `plain = true` for a network that nobody else can read"
+        raise ConfigError(f"{where}: api.listen: {served.listen} is no loopback address: it needs {wanted}")
     for section in (openflow, discovery, root):
         section.end()
     _different(root, hosts)
-    return Config(listen, datapaths, databases, frozenset(links), tuple(terms), hosts, settings, interval)
-
-
-def _listen(openflow: Section) -> tuple[str, int]:
-    text = openflow.take("listen", str, "ADDRESS:PORT", "127.0.0.1:6653")
-    host, _, port = text.rpartition(":")
-    try:
-        address = str(ipaddress.ip_address(host.strip("[]")))
-        number = int(port)
-    except ValueError:
-        raise openflow.fault("listen", f"is {text[:60]!r}; ADDRESS:PORT was expected") from None
-    if not 0 <= number < 65536:
-        raise openflow.fault("listen", f"has port {number}; 0 to 65535 were expected")
-    return address, number
+    return Config(
+        listen, datapaths, databases, frozenset(links), tuple(terms), hosts, settings, interval, served
+    )
 
 
 def _settings(paths: Section) -> Settings:

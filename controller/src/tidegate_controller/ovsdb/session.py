@@ -114,6 +114,13 @@ class Database:
         """Leaves a switch as it is from now on."""
         self._wanted.pop(switch, None)
 
+    def fault(self, switch: str) -> str | None:
+        """Why a switch has not the queues that it is to have; `None`: it has them."""
+        wanted = self._wanted.get(switch)
+        if wanted is None:
+            return "no queues are wanted yet"
+        return next(iter(wanted.left.values()), None) if wanted.done.is_set() else wanted.problem
+
     async def settled(self, switch: str, timeout: float = APPLIED) -> Mapping[int, str]:
         """Waits until a switch applies what it is to have; returns why ports are left out, by number.
 

@@ -169,6 +169,10 @@ class Runtime:
         if self._fault is not None and not self._fault.done():
             self._fault.set_exception(fault)
 
+    def fail(self, fault: BaseException) -> None:
+        """A part beside it has a fault, so the process is to end."""
+        self._fail(fault)
+
     def _begin(self, work: Any) -> None:  # noqa: ANN401 - coroutines of None
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
