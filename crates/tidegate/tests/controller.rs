@@ -389,7 +389,7 @@ fn a_host_enrols_and_renews() {
 }
 
 #[test]
-fn an_enrolment_that_fails_stores_nothing() {
+fn an_enrolment_that_fails_keeps_its_key_and_no_certificate() {
     let other = Authority::new();
     let key = KeyPair::generate().unwrap();
     let foreign = CertificateParams::new(["h1".to_owned()]).unwrap().signed_by(&key, &other.0).unwrap().pem();
@@ -407,9 +407,36 @@ fn an_enrolment_that_fails_stores_nothing() {
         let enrol = ["controller", "enrol", "--host", "h1", "--folder", folder.to_str().unwrap()];
         let output = fake.run(&[&enrol[..], &["--token-file", token.to_str().unwrap()]].concat());
         assert_eq!(code(&output), if status == 403 { 1 } else { 4 }, "{}", text(&output));
-        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "{answer}");
+        let files: Vec<_> =
+            std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(files, ["enrolling.pem"], "{answer}");
         let output = fake.run(&[&enrol[..], &["--renew"]].concat());
         assert!(code(&output) == 1 && text(&output).contains("Enrol first"), "{}", text(&output));
         assert!(fake.requests().len() == 1);
     }
+}
+
+#[test]
+fn an_answer_that_is_lost_is_asked_for_again_with_the_same_key() {
+    let authority = Authority::new();
+    let count = Mutex::new(0);
+    // The first answer is cut off, so that it is no JSON.
+    let fake = Fake::new(move |request| {
+        let mut count = count.lock().unwrap();
+        *count += 1;
+        let (status, text) = authority.sign(request);
+        (status, if *count == 1 { text[..20].to_owned() } else { text })
+    });
+    let token = fake.file("token", "once\n", 0o600);
+    let folder = fake.folder.path().join("controller");
+    let (into, with) = (folder.to_str().unwrap(), token.to_str().unwrap());
+    let enrol = ["controller", "enrol", "--host", "h1", "--folder", into, "--token-file", with];
+    let output = fake.run(&enrol);
+    assert!(code(&output) == 4 && text(&output).contains("same command again"), "{}", text(&output));
+    let kept = std::fs::read_to_string(folder.join("enrolling.pem")).unwrap();
+    let output = fake.run(&enrol);
+    assert_eq!(code(&output), 0, "{}", text(&output));
+    let host = std::fs::read_to_string(folder.join("host.pem")).unwrap();
+    assert!(host.ends_with(&kept), "{host}");
+    assert!(!folder.join("enrolling.pem").exists());
 }

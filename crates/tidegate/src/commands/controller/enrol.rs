@@ -16,7 +16,7 @@ use crate::network::reach::{Reach, read_secret};
 use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tidegate_controller_api::client::{Client, Identity, Settings};
+use tidegate_controller_api::client::{Client, Error, Identity, Settings};
 use tidegate_controller_api::{Enrolled, Enrolment};
 use tidegate_visible::visible;
 
@@ -68,13 +68,23 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     }
     let settings = settings.settings()?;
     let client = Client::new(&settings).map_err(Failure::usage)?;
-    let (key, request) = signing_request(&args.host)?;
+    let key = if args.renew { new_key()? } else { kept_key(&folder)? };
+    let request = signing_request(&args.host, &key)?;
     let (for_host, for_authority) = (folder.prepare()?, folder.prepare()?);
-    let enrolled = client.enrol(&args.host, &Enrolment { request })?;
+    let enrolled = client.enrol(&args.host, &Enrolment { request }).map_err(|error| match error {
+        Error::Broken { .. } if !args.renew => Failure {
+            code: Code::Unreachable,
+            message: format!(
+                "{error}\nRun the same command again: the key is kept, and the token is still good for it."
+            ),
+        },
+        other => other.into(),
+    })?;
     let host = checked(&settings, &enrolled, &key)?;
     // What the controller may be known by comes first: a crash in between costs nothing.
     for_authority.write(&authority_file, &enrolled.authority, 0o644)?;
     for_host.write(&host_file, &host, 0o600)?;
+    let _ = std::fs::remove_file(folder.enrolling());
     let table = table(&args.host, &settings.urls, &args.uplink, &authority_file, &host_file);
     if json {
         return exit::print_json(&serde_json::json!({
@@ -93,15 +103,32 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     ))
 }
 
-/// Makes a key and a request to sign for it (PKCS #10). The controller takes the name from the token, not from it.
-fn signing_request(host: &str) -> Result<(KeyPair, String), Failure> {
-    let failed = |error: rcgen::Error| Failure::failed(format!("cannot make a key: {error}"));
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(failed)?;
+fn new_key() -> Result<KeyPair, Failure> {
+    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)
+        .map_err(|error| Failure::failed(format!("cannot make a key: {error}")))
+}
+
+/// Returns the key of an enrolment that was not answered, or makes one and keeps it.
+fn kept_key(folder: &Folder) -> Result<KeyPair, Failure> {
+    let file = folder.enrolling();
+    if file.exists() {
+        let text = String::from_utf8_lossy(&read_secret(&file, "key's file")?).into_owned();
+        return KeyPair::from_pem(&text).map_err(|error| {
+            Failure::failed(format!("{} has no key: {error}; remove the file", path(&file)))
+        });
+    }
+    let key = new_key()?;
+    folder.prepare()?.write(&file, &key.serialize_pem(), 0o600)?;
+    Ok(key)
+}
+
+/// Returns a request to sign for a key (PKCS #10). The controller takes the name from the token, not from it.
+fn signing_request(host: &str, key: &KeyPair) -> Result<String, Failure> {
     let mut parameters = CertificateParams::default();
     parameters.distinguished_name.remove(DnType::CommonName);
     parameters.distinguished_name.push(DnType::CommonName, host);
-    let request = parameters.serialize_request(&key).and_then(|request| request.pem()).map_err(failed)?;
-    Ok((key, request))
+    let request = parameters.serialize_request(key).and_then(|request| request.pem());
+    request.map_err(|error| Failure::failed(format!("cannot make a signing request: {error}")))
 }
 
 /// Returns certificate and key as one text, if a controller can be asked with them.
@@ -115,7 +142,7 @@ fn checked(settings: &Settings, enrolled: &Enrolled, key: &KeyPair) -> Result<St
     Client::new(&new).map_err(|why| Failure {
         code: Code::Unreachable,
         message: format!(
-            "the controller's answer has no usable certificate: {}; nothing was stored",
+            "the controller's answer has no usable certificate: {}; none was stored",
             visible(&why.0)
         ),
     })?;
@@ -155,7 +182,8 @@ mod tests {
 
     #[test]
     fn a_request_is_for_a_key_of_p256() {
-        let (key, request) = signing_request("h1").unwrap();
+        let key = new_key().unwrap();
+        let request = signing_request("h1", &key).unwrap();
         assert!(request.starts_with("-----BEGIN CERTIFICATE REQUEST-----"), "{request}");
         assert_eq!(key.algorithm(), &PKCS_ECDSA_P256_SHA256);
         assert!(request.len() < 16_384);

@@ -3,6 +3,8 @@
 //! ```text
 //!  key, certificate ──▶ host.pem (0600): one file, replaced at once, so that the two always belong together
 //!  authority ─────────▶ ca.pem
+//!  key without a certificate yet ▶ enrolling.pem (0600): a token is for the first key that comes with it, so that
+//!                                  a lost answer is asked for again with the same key
 //! ```
 
 use crate::exit::Failure;
@@ -41,6 +43,11 @@ impl Folder {
     /// Returns the file with the certificates of those who sign.
     pub fn authority(&self) -> PathBuf {
         self.0.join("ca.pem")
+    }
+
+    /// Returns the file with a key that has no certificate yet.
+    pub fn enrolling(&self) -> PathBuf {
+        self.0.join("enrolling.pem")
     }
 
     /// Prepares a file that will be `name`: what cannot be written fails before a token is used up.
