@@ -62,7 +62,7 @@ impl Reconciler {
             Err(error @ (ApplyError::Invalid(_) | ApplyError::Refused(_) | ApplyError::Failed(_))) => error,
             Err(error) => return Err(error),
         };
-        tracing::warn!(
+        tracing::debug!(
             "not all that the network's controller tells fits: {}",
             shortened(&refused.to_string())
         );

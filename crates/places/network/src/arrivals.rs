@@ -12,11 +12,20 @@ use std::collections::BTreeMap;
 use tidegate_contract::Remote;
 use tidegate_controller_api::{Arrival, View};
 
+/// What is known of the remotes that the controller tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Told<'a> {
+    /// Tables that are not in force as they are told, with the reasons.
+    pub declined: &'a BTreeMap<String, String>,
+    /// The agent is still to say so of the newest ones: what is in force without a promise is not decided.
+    pub is_open: bool,
+}
+
 /// Returns the arrivals that `remotes`, which admission admitted, decide.
 pub fn arrivals(
     view: &View,
     remotes: &[Remote],
-    declined: &BTreeMap<String, String>,
+    told: &Told<'_>,
     is_here: impl Fn(&str) -> bool,
 ) -> Vec<Arrival> {
     let remotes: BTreeMap<&str, &Remote> =
@@ -27,10 +36,15 @@ pub fn arrivals(
         .filter(|there| there.vnic.deadline.is_some() && there.vnic.to.iter().any(|to| is_here(to)));
     let of = |there: &tidegate_controller_api::Remote| {
         let name = &there.vnic.name;
-        let refused = match (declined.get(&format!("[remote.{name}]")), remotes.get(name.as_str())) {
+        let refused = match (told.declined.get(&format!("[remote.{name}]")), remotes.get(name.as_str())) {
             (Some(why), _) => Some(why.clone()),
-            (None, Some(remote)) => not_covered(&there.vnic, remote, &is_here)
-                .map(|what| format!("[remote.{}] there {what}", remote.name)),
+            (None, Some(remote)) => {
+                let missing = not_covered(&there.vnic, remote, &is_here);
+                if missing.is_some() && told.is_open {
+                    return None;
+                }
+                missing.map(|what| format!("[remote.{name}] there {what}"))
+            }
             (None, None) => return None,
         };
         Some(Arrival { remote: name.clone(), refused })
@@ -80,7 +94,8 @@ mod tests {
             to: vec!["sink".into()],
             ..testing::remote("plc9")
         };
-        let said = |change: fn(&mut Announced), remotes: &[Remote]| {
+        let nothing = BTreeMap::new();
+        let of = |change: fn(&mut Announced), remotes: &[Remote], told: Told<'_>| {
             let mut vnic = Announced {
                 name: "plc9".into(),
                 mac: remote.mac.to_string(),
@@ -102,11 +117,13 @@ mod tests {
                 paths: vec![],
                 refused: vec![],
             };
-            arrivals(&view, remotes, &BTreeMap::new(), |name| name == "sink")
+            arrivals(&view, remotes, &told, |name| name == "sink")
                 .into_iter()
                 .map(|arrival| arrival.refused)
                 .collect::<Vec<_>>()
         };
+        let decided = Told { declined: &nothing, is_open: false };
+        let said = |change: fn(&mut Announced), remotes: &[Remote]| of(change, remotes, decided);
         let all = std::slice::from_ref(&remote);
         assert_eq!(said(|_| {}, all), [None]);
         assert_eq!(said(|_| {}, &[]), [], "not decided");
@@ -126,6 +143,12 @@ mod tests {
             assert!(said[0].as_ref().is_some_and(|why| why.contains(wanted)), "{wanted}: {said:?}");
         }
         let bare = Remote { deadline: None, ..remote.clone() };
+        let open = Told { is_open: true, ..decided };
+        assert_eq!(of(|_| {}, std::slice::from_ref(&bare), open), [], "the agent is still to decide");
+        assert_eq!(of(|_| {}, all, open), [None]);
+        let declined = [("[remote.plc9]".to_owned(), "no room".to_owned())].into();
+        let refused = Told { declined: &declined, is_open: false };
+        assert_eq!(of(|_| {}, std::slice::from_ref(&bare), refused), [Some("no room".to_owned())]);
         assert!(said(|_| {}, &[bare])[0].as_ref().is_some_and(|why| why.contains("has no deadline")));
     }
 }

@@ -146,6 +146,8 @@ fn trouble(error: Error) -> Trouble {
     };
     let mut lines = vec![problem.message];
     lines.extend(problem.reasons);
+    // A refusal with one reason says it twice.
+    lines.dedup();
     let lines = shown_texts(lines);
     match problem.code {
         ProblemCode::Refused | ProblemCode::Forbidden | ProblemCode::Invalid => Trouble::Refused(lines),

@@ -19,6 +19,17 @@ pub struct Offering {
     is_running: bool,
 }
 
+/// What was offered, and what became of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offered {
+    /// The newest offer.
+    pub newest: Option<Offer>,
+    /// What became of the last one that the agent saw.
+    pub taken: Taken,
+    /// Whether that was the newest one.
+    pub is_taken: bool,
+}
+
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
@@ -31,8 +42,10 @@ struct State {
     newest: Option<Offer>,
     /// The agent is still to see it.
     is_open: bool,
-    /// What became of it.
+    /// What became of the last one that the agent saw.
     taken: Taken,
+    /// That was the newest one.
+    is_taken: bool,
     ends: bool,
 }
 
@@ -54,7 +67,7 @@ impl Offering {
             self.is_running = true;
         }
         let mut state = self.shared.lock();
-        (state.newest, state.is_open) = (Some(offer), true);
+        (state.newest, state.is_open, state.is_taken) = (Some(offer), true, false);
         drop(state);
         self.shared.news.notify_all();
         Ok(())
@@ -63,13 +76,13 @@ impl Offering {
     /// Forgets what was given: another controller is asked, or none.
     pub fn forget(&self) {
         let mut state = self.shared.lock();
-        (state.newest, state.is_open, state.taken) = (None, false, Taken::default());
+        *state = State { ends: state.ends, ..State::default() };
     }
 
-    /// Returns the newest offer, and what became of it as far as known.
-    pub fn newest(&self) -> (Option<Offer>, Taken) {
-        let state = self.shared.lock();
-        (state.newest.clone(), state.taken.clone())
+    /// Returns what is known of the newest offer.
+    pub fn offered(&self) -> Offered {
+        let State { newest, taken, is_taken, .. } = &*self.shared.lock();
+        Offered { newest: newest.clone(), taken: taken.clone(), is_taken: *is_taken }
     }
 }
 
@@ -109,7 +122,7 @@ fn work(shared: &Shared, offers: &Offers) {
                 for (what, why) in new {
                     tracing::warn!("{what} of the network's controller is not in force as it is told: {why}");
                 }
-                state.taken = taken;
+                (state.taken, state.is_taken) = (taken, true);
             }
             Err(why) => {
                 tracing::warn!("what the network's controller tells is not in force yet: {why}");
@@ -142,12 +155,12 @@ mod tests {
             offering.give(offer(host), &offers).expect("a thread");
             assert_eq!(told.recv().expect("an offer"), host);
         }
-        let is_taken = || offering.newest().1.declined.contains_key("[remote.h2]");
+        let is_taken = || offering.offered().taken.declined.contains_key("[remote.h2]");
         while !is_taken() {
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(offering.newest().0, Some(offer("h2")));
+        assert_eq!(offering.offered().newest, Some(offer("h2")));
         offering.forget();
-        assert_eq!(offering.newest(), (None, Taken::default()));
+        assert_eq!(offering.offered(), Offered::default());
     }
 }

@@ -6,7 +6,7 @@ use crate::controller::{self, Open};
 use crate::duty::State;
 use crate::link::Link;
 use crate::misses::Misses;
-use crate::offering::Offering;
+use crate::offering::{Offered, Offering};
 use crate::plan::{self, Facts};
 use crate::record::Record;
 use std::collections::BTreeMap;
@@ -160,8 +160,8 @@ impl NetworkPlace {
         if let Some(why) = trouble {
             return Some(format!("the network's controller does not answer: {why}"));
         }
-        let (offer, Taken { declined, differences }) = self.offering.newest();
-        let left_out = offer.map(|offer| offer.left_out).unwrap_or_default();
+        let Offered { newest, taken: Taken { declined, differences }, .. } = self.offering.offered();
+        let left_out = newest.map(|offer| offer.left_out).unwrap_or_default();
         let what = |(what, why): (&String, &String)| format!("{what}: {why}");
         let not_counted = refused.iter().map(|item| format!("{}: {}", item.item, item.reason));
         let all: BTreeMap<String, String> = declined.into_iter().chain(left_out).collect();
@@ -299,7 +299,7 @@ impl Place for NetworkPlace {
             announced: state.wanted.clone(),
             view: state.view.clone(),
             is_settled: state.is_settled(Instant::now()),
-            offered: self.offering.newest(),
+            offered: self.offering.offered(),
             wanted: state
                 .book
                 .entries()

@@ -9,10 +9,11 @@
 //! ```
 
 use crate::action::{Faults, NetworkAction};
-use crate::arrivals::arrivals;
+use crate::arrivals::{Told, arrivals};
 use crate::book::{Policy, WantedPath};
 use crate::misses::{SeenPaths, seen};
 use crate::offer::offer;
+use crate::offering::Offered;
 use crate::registration::registration;
 use crate::unknown::unknown;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use tidegate_contract::network_paths::{NetworkPaths, network_paths};
 use tidegate_contract::{ContractSet, Controller, OnRefused, Vnic};
 use tidegate_controller_api::{Registration, View};
-use tidegate_place::{Offer, Refusal, Taken, Wanted};
+use tidegate_place::{Refusal, Wanted};
 
 /// The facts of one look.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +37,7 @@ pub struct Facts {
     /// Whether other hosts had the time to register for it.
     pub is_settled: bool,
     /// What the agent was told of other hosts, and what became of it.
-    pub offered: (Option<Offer>, Taken),
+    pub offered: Offered,
     /// Paths that are wanted, by name.
     pub wanted: BTreeMap<String, WantedPath>,
     /// Pairs without a path.
@@ -72,13 +73,13 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Result<Vec<NetworkAction>, Ve
     };
     let mut faults = faults(&found, policy)?;
     if let Some(controller) = controller {
-        let (offered, Taken { declined, .. }) = &facts.offered;
-        let mut declined = declined.clone();
+        let Offered { newest, taken, .. } = &facts.offered;
+        let mut declined = taken.declined.clone();
         if let Some(view) = &facts.view {
             let to = offer(view, facts.is_settled, controller, uplinks, &wanted.work.written);
             declined.extend(to.left_out.clone());
-            if offered.as_ref() != Some(&to) || !actions.is_empty() {
-                actions.push(NetworkAction::Offer { from: offered.clone().map(Box::new), to: Box::new(to) });
+            if newest.as_ref() != Some(&to) || !actions.is_empty() {
+                actions.push(NetworkAction::Offer { from: newest.clone().map(Box::new), to: Box::new(to) });
             }
         }
         for (vnic, reasons) in unknown(&wanted.work.written, uplinks, remotes, &declined) {
@@ -87,8 +88,9 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Result<Vec<NetworkAction>, Ve
         // Another link has announced nothing.
         let is_new = matches!(actions.first(), Some(NetworkAction::Configure { .. }));
         let here: BTreeSet<&str> = by_name.keys().copied().collect();
+        let told = Told { declined: &declined, is_open: !facts.offered.is_taken };
         let arrivals =
-            facts.view.as_ref().map(|view| arrivals(view, remotes, &declined, |name| here.contains(name)));
+            facts.view.as_ref().map(|view| arrivals(view, remotes, &told, |name| here.contains(name)));
         let of_contracts = &wanted.work.written;
         let to = registration(
             &facts.run,
