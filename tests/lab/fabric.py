@@ -178,11 +178,19 @@ class Fabric:
         found = (re.match(r"class htb (\S+) (.*)", line) for line in text.splitlines())
         return {one[1]: one[2] for one in found if one}
 
-    def steer(self, marks: Mapping[int, int], best_effort: int, ports: Iterable[str] = ()) -> None:
+    def steer(
+        self,
+        marks: Mapping[int, int],
+        best_effort: int,
+        ports: Iterable[str] = (),
+        short: Mapping[int, int] | None = None,
+    ) -> None:
         """Put frames into queues by DSCP (`marks`) at ports with an HTB, at all of these if none is named.
 
-        Anew after each change of queues: what was there before is replaced.
+        `short` has lengths of queues, in frames. Anew after each change of queues: what was there before
+        is replaced.
         """
+        lengths = {best_effort: SHORT, **(short or {})}
         for port in ports or [port for ports in self.ports.values() for port in ports]:
             rest = f"1:{best_effort + 1:x}"
             if rest not in self.classes(port):
@@ -190,7 +198,10 @@ class Fabric:
             add = f"filter add dev {port} parent 1:"
             commands = [
                 f"filter del dev {port} parent 1:",
-                f"qdisc replace dev {port} parent {rest} pfifo limit {SHORT}",
+                *(
+                    f"qdisc replace dev {port} parent 1:{queue + 1:x} pfifo limit {length}"
+                    for queue, length in lengths.items()
+                ),
             ]
             for dscp, queue in {BFD: 0, **marks}.items():
                 match, target = f"{dscp << 2:#x} 0xfc", f"flowid 1:{queue + 1:x}"
