@@ -87,7 +87,7 @@ class Controller:
         followed = core.followed == core.engine.newest and core.basis.phase == Phase.IDLE
         return followed and not core.engine.running and not core.stale
 
-    async def begin(self, short: dict[int, int] | None = None) -> None:
+    async def begin(self, short: dict[int, int] | None = None, *, steer: bool = True) -> None:
         """Starts, and waits until the network is ready. `short` has lengths of queues, as in `steer`."""
         await self.runtime.start()
         await asyncio.to_thread(self.fabric.connect, f"tcp:127.0.0.1:{self.runtime.server.port}")
@@ -97,6 +97,8 @@ class Controller:
         for database in self.runtime.databases.values():
             for switch in self.fabric.ports:
                 assert await database.settled(switch) == {}
+        if not steer:
+            return
         marks = {mark: queue_of(level) for level, mark in enumerate(self.config.settings.marks.levels)}
         await asyncio.to_thread(self.fabric.steer, marks, BEST_EFFORT, short=short)
 
@@ -162,14 +164,15 @@ def run(
     *,
     seconds: float = 60,
     short: dict[int, int] | None = None,
+    steer: bool = True,
 ) -> None:
-    """Runs a test with a controller of its own, for so long at most."""
+    """Runs a test with a controller of its own, for so long at most; without traffic it need not `steer`."""
 
     async def limited() -> None:
         controller = Controller(fabric, kept, config)
         async with asyncio.timeout(seconds):
             try:
-                await controller.begin(short)
+                await controller.begin(short, steer=steer)
                 await test(controller)
             finally:
                 # It says nothing to switches: as if the process were killed.
