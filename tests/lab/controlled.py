@@ -20,6 +20,7 @@ from tidegate_controller.openflow import sync
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.loop import Runtime
 
+from . import rendered
 from .fabric import Fabric, address
 
 MBIT = 1_000_000
@@ -127,12 +128,14 @@ class Controller:
         return self.runtime.core.engine.paths[name]
 
     async def as_intended(self) -> None:
-        """All switches hold what they are to hold, as `sync` compares it, and as `ovs-ofctl` counts it."""
+        """All switches hold what they are to hold: as `sync` compares it, and as `ovs-ofctl` prints it."""
         for switch, intent in self.runtime.core.intents().items():
             held = await sync.read(self.runtime.server.sessions[switch])
             assert sync.plan(held, intent).changes == 0
             lines = await asyncio.to_thread(self.fabric.dump_flows, switch)
-            assert sum("cookie=0x7469" in line for line in lines) == len(intent.rules)
+            assert rendered.lines(lines) == {rendered.rule(rule) for rule in intent.rules}
+            lines = await asyncio.to_thread(self.fabric.dump_groups, switch)
+            assert rendered.groups(lines) == {rendered.group(group) for group in intent.groups}
 
     async def decided(self, verdict: Verdict, after: int, path: str = "") -> Decision:
         """Waits for a decision with a greater number, about a path if one is named."""

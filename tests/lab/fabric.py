@@ -157,7 +157,7 @@ class Fabric:
         return self._lines("dump-groups", switch)
 
     def _lines(self, command: str, switch: str) -> list[str]:
-        lines = self.ofctl(f"--no-stats {command}", switch).splitlines()
+        lines = self.ofctl(f"--no-stats --no-names {command}", switch).splitlines()
         return [line.strip() for line in lines if not re.match(r"\s*(OFPST|NXST)", line)]
 
     def learn(self) -> None:

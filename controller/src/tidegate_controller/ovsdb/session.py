@@ -229,9 +229,11 @@ class Database:
         self._tell(Connected(self.remote, tuple(sorted(self.switches))))
         while True:
             self._dirty.clear()
-            fine = True
-            for switch, wanted in list(self._wanted.items()):
-                fine &= await self._settle(connection, switch, wanted)
+            fine = await self._settle_together(connection)
+            if not fine:
+                fine = True
+                for switch, wanted in list(self._wanted.items()):
+                    fine &= await self._settle(connection, switch, wanted)
             if self._wanted and (changes := remains(self._view)):
                 fine &= await self._write(connection, self.remote, changes)
             await asyncio.sleep(LEAST_PAUSE)
@@ -239,8 +241,43 @@ class Database:
                 async with asyncio.timeout(None if fine else AGAIN):
                     await self._dirty.wait()
 
+    async def _settle_together(self, connection: Connection) -> bool:
+        """Makes the changes of all switches at once: ovs-vswitchd takes as long for one as for many.
+
+        Returns whether all are made, and applied; if not, they are to be made switch by switch.
+        """
+        due: list[tuple[_Wanted, SwitchIntent]] = []
+        changes: list[tuple[str, Change]] = []
+        for switch, wanted in list(self._wanted.items()):
+            found = self._planned(switch, wanted)
+            if found:
+                due.append((wanted, wanted.intent))
+                changes += [(switch, change) for change in found]
+        if not changes:
+            return True
+        try:
+            for start in range(0, len(changes), MOST_CHANGES):
+                await self._transact(connection, changes[start : start + MOST_CHANGES])
+        except (Refused, NotInForce):
+            return False
+        for wanted, intent in due:
+            if wanted.intent is intent:
+                wanted.done.set()
+        return True
+
     async def _settle(self, connection: Connection, switch: str, wanted: _Wanted) -> bool:
         """Returns whether all changes that the switch needs were made."""
+        intent = wanted.intent
+        changes = self._planned(switch, wanted)
+        if changes:
+            if not await self._write(connection, switch, changes):
+                return False
+            if wanted.intent is intent:
+                wanted.done.set()
+        return True
+
+    def _planned(self, switch: str, wanted: _Wanted) -> list[Change]:
+        """Returns the changes that a switch needs; without any, it is done, or has no bridge."""
         intent = wanted.intent
         bridges = self._view.bridges.items()
         bridge = next(
@@ -249,7 +286,7 @@ class Database:
         if bridge is None:
             wanted.done.clear()
             wanted.problem = f"no bridge at {self.remote} has its datapath id"
-            return True
+            return []
         found = plan(intent.queues, intent.watched, bridge, self._view)
         for number, reason in found.left.items():
             if wanted.left.get(number) != reason:
@@ -258,11 +295,9 @@ class Database:
         if found.changes:
             wanted.done.clear()
             wanted.problem = f"{len(found.changes)} changes are under way"
-            if not await self._write(connection, switch, found.changes):
-                return False
-        if wanted.intent is intent:
+        else:
             wanted.done.set()
-        return True
+        return found.changes
 
     async def _write(self, connection: Connection, switch: str, changes: list[Change]) -> bool:
         """Makes changes all together, else one by one; returns whether all are made, and applied."""
@@ -270,7 +305,7 @@ class Database:
         for start in range(0, len(changes), MOST_CHANGES):
             part = changes[start : start + MOST_CHANGES]
             try:
-                await self._transact(connection, switch, part)
+                await self._transact(connection, [(switch, change) for change in part])
             except Refused as error:
                 # One port that is gone must not keep the others from their queues.
                 problem = str(error) if len(part) == 1 else await self._singly(connection, switch, part)
@@ -287,7 +322,7 @@ class Database:
         problem = ""
         for change in changes:
             try:
-                await self._transact(connection, switch, [change])
+                await self._transact(connection, [(switch, change)])
             except Refused as error:
                 problem = f"{change.text}: {error}"
             except NotInForce as error:
@@ -295,12 +330,12 @@ class Database:
                 return str(error)
         return problem
 
-    async def _transact(self, connection: Connection, switch: str, changes: list[Change]) -> None:
-        """Makes changes in one transaction and waits until ovs-vswitchd has applied it.
+    async def _transact(self, connection: Connection, changes: list[tuple[str, Change]]) -> None:
+        """Makes changes of switches in one transaction and waits until ovs-vswitchd has applied it.
 
         Raises `Refused` if nothing was changed, `NotInForce` if it is not applied in time.
         """
-        operations = [operation for change in changes for operation in change.operations]
+        operations = [operation for _, change in changes for operation in change.operations]
         count = {"op": "mutate", "table": "Open_vSwitch", "where": [], "mutations": [["next_cfg", "+=", 1]]}
         look = {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["next_cfg"]}
         answers = await connection.call("transact", ["Open_vSwitch", *operations, count, look])
@@ -314,7 +349,7 @@ class Database:
             raise NotInForce(
                 f"ovs-vswitchd has not applied configuration {number} in {APPLIED:g} s"
             ) from None
-        for change in changes:
+        for switch, change in changes:
             self._tell(Changed(switch, change.text))
 
     def _tell_links(self) -> None:
