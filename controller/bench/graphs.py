@@ -31,12 +31,19 @@ def fat_tree() -> Topology:
 
 
 def wan(random: Random, count: int = 50) -> list[tuple[int, int]]:
-    """Cables between switches at random places: a tree of near ones, and half as many cables more."""
+    """Cables between switches at random places: a ring over near ones, and half as many cables more."""
     places = [(random.random(), random.random()) for _ in range(count)]
 
     def far(a: int, b: int) -> float:
         return (places[a][0] - places[b][0]) ** 2 + (places[a][1] - places[b][1]) ** 2
 
-    cables = [(min((far(m, n), m) for m in range(n))[1], n) for n in range(1, count)]
-    near = sorted((far(a, b), b, a) for a in range(count) for b in range(a) if (b, a) not in cables)
-    return cables + [(b, a) for _, b, a in near[: count // 2]]
+    tour, left = [0], set(range(1, count))
+    while left:
+        tour.append(min((far(tour[-1], n), n) for n in left)[1])
+        left.discard(tour[-1])
+    ring = [(tour[n - 1], tour[n]) for n in range(count)]
+    joined = {frozenset(pair) for pair in ring}
+    near = sorted(
+        (far(a, b), a, b) for a in range(count) for b in range(a) if frozenset((a, b)) not in joined
+    )
+    return ring + [(a, b) for _, a, b in near[: count // 2]]

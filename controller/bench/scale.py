@@ -44,8 +44,8 @@ marks = [46, 34]
 hold = "1s"
 [terms]
 capacity = "1Gbit"
-reservable = "600Mbit"
-levels = [{ delay = "300us", frames = 5000 }, { delay = "2ms", frames = 5000 }]
+reservable = "900Mbit"
+levels = [{ delay = "500us", frames = 5000 }, { delay = "10ms", frames = 5000 }]
 """
 AT_ONCE = 50
 """Requests without an answer."""
@@ -57,10 +57,10 @@ def used(pid: int) -> tuple[float, float]:
     return (int(fields[11]) + int(fields[12])) / 100, int(fields[21]) * 4096 / (1 << 20)
 
 
-async def admit(controller: Controller, paths: int, random: Random) -> list[float]:
-    """Asks for all paths; returns the times of answers, s."""
+async def admit(controller: Controller, paths: int, random: Random) -> tuple[list[float], Counter[str]]:
+    """Asks for all paths; returns the times of answers (s), and why some were refused."""
     hosts = list(controller.fabric.hosts)
-    free, times = asyncio.Semaphore(AT_ONCE), list[float]()
+    free, times, refused = asyncio.Semaphore(AT_ONCE), list[float](), Counter[str]()
 
     async def one(number: int) -> None:
         ends = random.sample(hosts, 2)
@@ -68,11 +68,12 @@ async def admit(controller: Controller, paths: int, random: Random) -> list[floa
         wanted = controller.request(f"v{number}", rate, 1000 + number, (ends[0], ends[1]))
         async with free:
             began = time.perf_counter()
-            await controller.runtime.ask(wanted)
+            answer = await controller.runtime.ask(wanted)
+            refused.update(reason.partition(": ")[2][:80] for reason in answer.reasons[:1])
             times.append(time.perf_counter() - began)
 
     await asyncio.gather(*(one(number) for number in range(paths)))
-    return times
+    return times, refused
 
 
 async def failed(controller: Controller) -> str:
@@ -115,7 +116,7 @@ async def measured(controller: Controller, paths: int, seed: int, began: float) 
     pid = controller.fabric.ovs.pid
     print(f"  connected, {len(controller.config.links)} directions seen: {time.perf_counter() - began:.2f} s")
     (cpu, _), own, start = used(pid), time.process_time(), time.perf_counter()
-    times = await admit(controller, paths, Random(seed))
+    times, refused = await admit(controller, paths, Random(seed))
     wall = time.perf_counter() - start
     own = time.process_time() - own
     await controller.until("all rules", controller.quiet, 60)
@@ -129,6 +130,8 @@ async def measured(controller: Controller, paths: int, seed: int, began: float) 
         f" ({paths / wall:.0f} a second); an answer takes {spread((one * 1000 for one in times), 0)} ms;"
         f" CPU: controller {own:.2f} s, ovs-vswitchd {spent - cpu:.2f} s"
     )
+    for reason, count in refused.most_common(3):
+        print(f"  {count} refused: {reason}")
     print(f"  {rules} rules as intended, {changed} changes; ovs-vswitchd {memory:.0f} MiB", flush=True)
     for _ in range(2):
         print(f"  {await failed(controller)}", flush=True)

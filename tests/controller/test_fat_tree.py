@@ -46,7 +46,8 @@ def test_paths_across_pods_and_a_core_switch_that_fails(tree: Fabric, protect: b
     LLDP alone tells: on a busy machine, BFD is late at links that work, too.
     """
     config = configuration(tree)
-    config = replace(config, settings=replace(config.settings, protect=protect, bfd=False))
+    settings = replace(config.settings, protect=protect, bfd=False)
+    config = replace(config, settings=settings, interval=1.0)
 
     async def test(controller: Controller) -> None:
         engine = controller.runtime.core.engine
@@ -88,12 +89,12 @@ def test_paths_across_pods_and_a_core_switch_that_fails(tree: Fabric, protect: b
         took = controller.runtime.now - began
         report = await asyncio.to_thread(running.report)
         after = [one for one in controller.kept.decisions if one.number > before]
-        verdicts = {one.verdict for one in after}
+        moved = sum(one.verdict == Verdict.MOVED for one in after)
         violated = [one for one in after if one.verdict == Verdict.VIOLATED]
         print(f"{core} silent: {len(moving)} paths on other ways after {took:.2f} s; {report}")
-        assert Verdict.MOVED in verdicts
+        assert moved >= len(moving)
         assert not violated, violated[0]
-        assert report.received > 1000
+        assert report.received > 300
         await controller.as_intended()
         for number in range(1, len(tree.ports[core]) + 1):
             await asyncio.to_thread(tree.mend, f"{core}.{number}")
