@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,34 @@ def test_errors_of_a_transaction(tmp_path: Path) -> None:
 
     run(tmp_path, behave, until)
     assert refusals >= 2
+
+
+def test_who_waits_is_not_held_up_by_newer_wishes(tmp_path: Path) -> None:
+    """While intents come without end, each waits for the one that it asked for, or a newer one."""
+
+    async def behave(peer: Peer) -> None:
+        await peer.monitored(rows(applied=1000))
+        number = 0
+        while True:
+            request = await peer.request("transact")
+            number += 1
+            await asyncio.sleep(0.05)
+            peer.answer(request, [{}] * (len(request["params"]) - 2) + [{"rows": [{"next_cfg": number}]}])
+
+    async def until(database: Database, _: list[Event]) -> None:
+        async def wish() -> None:
+            for more in range(10_000):
+                first = replace(QUEUES[0], minimum=1_000_000 + more)
+                database.want("s1", SwitchIntent(queues={1: (first, QUEUES[1])}))
+                await asyncio.sleep(0.01)
+
+        wishing = asyncio.create_task(wish())
+        await asyncio.sleep(0.1)
+        for _again in range(3):
+            await database.settled("s1", 5)
+        wishing.cancel()
+
+    run(tmp_path, behave, until)
 
 
 @pytest.mark.parametrize("refused", [False, True])

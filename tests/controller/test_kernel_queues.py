@@ -34,3 +34,19 @@ def test_real_time_and_bfd_beside_best_effort(tmp_path: Path) -> None:
     assert separate["lost"] == 0
     assert separate["sent"][str(queue_of(0))] >= separate["received"]
     assert separate["sent"][str(BEST_EFFORT)] > separate["sent"]["0"] > 0
+
+
+def test_rates_and_loads(tmp_path: Path) -> None:
+    """At slow and fast links, idle and overloaded: no real-time frame is lost."""
+    need_commands(*COMMANDS, "ovs-ofctl", "ethtool", "iperf3")
+    path = f"PYTHONPATH={ROOT}/tests:{ROOT}/controller/src"
+    with Guest(tmp_path / "guest", cpus=2, memory_mb=1024, modules=MODULES) as guest:
+        told = guest.run(f"{path} python3 -m lab.kernel_sweep /tmp/f 10,50,200 0,0.5,1.5 2", timeout=400)
+    found = [json.loads(line) for line in told.splitlines()]
+    assert len(found) == 9
+    for one in found:
+        print(one)
+        assert one["lost"] == 0
+        if one["load"] > 1 and one["rate"] <= 50:
+            # The link was full.
+            assert one["carried"] > 0.8 * one["rate"]

@@ -54,9 +54,18 @@ class _Wanted:
     """What a switch is to have, and whether it does."""
 
     intent: SwitchIntent
-    done: asyncio.Event = field(default_factory=asyncio.Event)
+    number: int = 0
+    """Of the intent; each is newer than those with lower numbers."""
+    holds: int = -1
+    """The newest intent that is in force."""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
     problem: str = "its database has not answered yet"
     left: Mapping[int, str] = field(default_factory=dict)
+
+    def in_force(self, number: int) -> None:
+        """The intent with this number is in force."""
+        self.holds = max(self.holds, number)
+        self.changed.set()
 
 
 def switch_name(datapath: int, names: Mapping[int, str]) -> str:
@@ -107,7 +116,7 @@ class Database:
         copy = SwitchIntent(queues=dict(intent.queues), watched=set(intent.watched))
         wanted = self._wanted.setdefault(switch, _Wanted(copy))
         wanted.intent = copy
-        wanted.done.clear()
+        wanted.number += 1
         self._dirty.set()
 
     def forget(self, switch: str) -> None:
@@ -115,14 +124,18 @@ class Database:
         self._wanted.pop(switch, None)
 
     async def settled(self, switch: str, timeout: float = APPLIED) -> Mapping[int, str]:
-        """Waits until a switch applies what it is to have; returns why ports are left out, by number.
+        """Waits until a switch applies what it is to have now, or what replaces that; returns why ports are
+        left out, by number.
 
         Raises `NotInForce` after `timeout` seconds, and `KeyError` for a switch of which nothing is wanted.
         """
         wanted = self._wanted[switch]
+        number = wanted.number
         try:
             async with asyncio.timeout(timeout):
-                await wanted.done.wait()
+                while wanted.holds < number:
+                    wanted.changed.clear()
+                    await wanted.changed.wait()
         except TimeoutError:
             raise NotInForce(f"{switch}: {wanted.problem}") from None
         return wanted.left
@@ -162,7 +175,7 @@ class Database:
             reason = await self._once()
             self._connection, self._replica = None, Replica()
             for wanted in self._wanted.values():
-                wanted.done.clear()
+                wanted.holds = -1
                 wanted.problem = reason
             if self._told_connected or reason != told:
                 self._tell(Lost(self.remote, reason))
@@ -246,12 +259,12 @@ class Database:
 
         Returns whether all are made, and applied; if not, they are to be made switch by switch.
         """
-        due: list[tuple[_Wanted, SwitchIntent]] = []
+        due: list[tuple[_Wanted, int]] = []
         changes: list[tuple[str, Change]] = []
         for switch, wanted in list(self._wanted.items()):
             found = self._planned(switch, wanted)
             if found:
-                due.append((wanted, wanted.intent))
+                due.append((wanted, wanted.number))
                 changes += [(switch, change) for change in found]
         if not changes:
             return True
@@ -260,20 +273,17 @@ class Database:
                 await self._transact(connection, changes[start : start + MOST_CHANGES])
         except (Refused, NotInForce):
             return False
-        for wanted, intent in due:
-            if wanted.intent is intent:
-                wanted.done.set()
+        for wanted, number in due:
+            wanted.in_force(number)
         return True
 
     async def _settle(self, connection: Connection, switch: str, wanted: _Wanted) -> bool:
         """Returns whether all changes that the switch needs were made."""
-        intent = wanted.intent
-        changes = self._planned(switch, wanted)
-        if changes:
+        number = wanted.number
+        if changes := self._planned(switch, wanted):
             if not await self._write(connection, switch, changes):
                 return False
-            if wanted.intent is intent:
-                wanted.done.set()
+            wanted.in_force(number)
         return True
 
     def _planned(self, switch: str, wanted: _Wanted) -> list[Change]:
@@ -284,7 +294,7 @@ class Database:
             (row for datapath, row in bridges if switch_name(datapath, self._names) == switch), None
         )
         if bridge is None:
-            wanted.done.clear()
+            wanted.holds = -1
             wanted.problem = f"no bridge at {self.remote} has its datapath id"
             return []
         found = plan(intent.queues, intent.watched, bridge, self._view)
@@ -293,10 +303,10 @@ class Database:
                 self._tell(Left(Port(switch, number), reason))
         wanted.left = found.left
         if found.changes:
-            wanted.done.clear()
+            wanted.holds = -1
             wanted.problem = f"{len(found.changes)} changes are under way"
         else:
-            wanted.done.set()
+            wanted.in_force(wanted.number)
         return found.changes
 
     async def _write(self, connection: Connection, switch: str, changes: list[Change]) -> bool:

@@ -1,0 +1,106 @@
+"""The kernel's datapath by the rate of a link and the load of best effort; run with python3 in a guest.
+
+kernel_sweep.py FOLDER RATES LOADS SECONDS: rates in Mbit/s and loads as parts of the rate, both with commas.
+Prints a line of JSON for each pair: `rate`, `load`; what best effort `offered` and the link `carried` of it
+(Mbit/s); of the real-time flow `count`, `lost` and `delays` (us: median, p99, p99.9, worst).
+
+Queues are chosen by `set_queue`, with linux-htb as the controller sets it, and nothing of the lab in between.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+
+from tidegate_controller.model.intent import BEST_EFFORT, Queue, SwitchIntent, control_queue, queue_of
+from tidegate_controller.ovsdb.session import Database
+
+from .fabric import Fabric, address, line
+from .kernel_queues import rules
+from .traffic import Flow
+
+MBIT = 1_000_000
+REAL_RATE = 1_500_000
+INTERVAL = 4000
+PATIENCE = 30
+"""s: Python starts slowly in a guest, beside another flow above all."""
+
+
+def queues(rate: int) -> tuple[Queue, ...]:
+    """Of a link with this rate (bit/s): what is reserved for real time, and the rest."""
+    left = rate - REAL_RATE - control_queue(1).minimum
+    return (
+        control_queue(1),
+        Queue(queue_of(0), REAL_RATE, rate, 10_000, 0),
+        Queue(BEST_EFFORT, left, rate, 2_000, 1),
+    )
+
+
+def sent(fabric: Fabric) -> int:
+    """Bytes that the first host has sent."""
+    (link,) = json.loads(fabric.hosts["h1"].run("ip -j -s link show dev eth0"))
+    return int(link["stats64"]["tx"]["bytes"])
+
+
+async def measured(fabric: Fabric, rate: int, load: float, seconds: float) -> dict[str, object]:
+    """One pair."""
+    other = None
+    if load:
+        words = f"-u -b {int(rate * load)} -l 1400 -t {int(seconds) + 30} -c {address(2)}"
+        other = fabric.hosts["h1"].spawn("iperf3", *words.split())
+        before = sent(fabric)
+        while sent(fabric) < before + 100_000:
+            await asyncio.sleep(0.1)
+    count = int(seconds * 1e6 / INTERVAL)
+    flow = Flow(count, INTERVAL, dscp=46)
+    running = await asyncio.to_thread(fabric.flow, "h1", "h2", flow, PATIENCE)
+    began, bytes_before, carried = time.monotonic(), sent(fabric), fabric.queue_statistics("s1.1")
+    await asyncio.sleep(seconds * 0.8)
+    took = time.monotonic() - began
+    offered = (sent(fabric) - bytes_before) * 8 / took / MBIT
+    through = fabric.queue_statistics("s1.1")[BEST_EFFORT][0] - carried[BEST_EFFORT][0]
+    report = await asyncio.to_thread(running.report)
+    if other is not None:
+        other.stop()
+    return {
+        "rate": rate // MBIT,
+        "load": load,
+        "offered": round(offered, 1),
+        # Frames of 1,442 bytes.
+        "carried": round(through * 1442 * 8 / took / MBIT, 1) if load else 0.0,
+        "count": count,
+        "lost": report.lost,
+        "delays": [report.delay(percent) for percent in (50, 99, 99.9, 100)],
+    }
+
+
+async def swept(fabric: Fabric, rates: list[int], loads: list[float], seconds: float) -> None:
+    """All pairs."""
+    names = {fabric.datapath(switch): switch for switch in fabric.ports}
+    database = Database(fabric.ovs.remote, lambda _: None, names)
+    task = asyncio.create_task(database.run())
+    fabric.hosts["h2"].iperf_server()
+    for rate in rates:
+        for switch in fabric.ports:
+            database.want(switch, SwitchIntent(queues={1: queues(rate)}))
+        for switch in fabric.ports:
+            assert await database.settled(switch, 30) == {}
+        for load in loads:
+            print(json.dumps(await measured(fabric, rate, load, seconds)), flush=True)
+    task.cancel()
+
+
+def main() -> None:
+    """Makes the fabric, and measures."""
+    folder, rates, loads, seconds = sys.argv[1:]
+    with Fabric(Path(folder), line(2), "system") as fabric:
+        rules(fabric, BEST_EFFORT)
+        for host in fabric.hosts.values():
+            host.run("ping -c 1 -W 5 10.0.0.2")
+        numbers = [int(float(rate) * MBIT) for rate in rates.split(",")]
+        asyncio.run(swept(fabric, numbers, [float(load) for load in loads.split(",")], float(seconds)))
+
+
+if __name__ == "__main__":
+    main()
