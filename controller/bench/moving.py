@@ -124,7 +124,7 @@ async def measured(controller: Controller, way: str, flow: Flow, every: float) -
     return Outcome(moves, report)
 
 
-def main() -> None:
+def main() -> int:
     """All ways in turn, round after round."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=2)
@@ -165,7 +165,8 @@ def main() -> None:
         )
     print(f"\n{options.frames} frames a flow; median (worst) of {options.rounds} rounds\n\n{table(rows)}")
     print(f"\n{machine()}")
+    return int(any(run.report.lost or run.report.duplicates for run in found["ours"]))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

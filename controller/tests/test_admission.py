@@ -2,6 +2,7 @@
 
 import networks
 import pytest
+from calculated import compared
 from networks import ring, terms
 
 from tidegate_controller.decide.admission import Admission, Granted, Refused, Wanted
@@ -68,3 +69,11 @@ def test_a_route_that_is_none() -> None:
     admission = Admission(terms(ring(3)))
     with pytest.raises(Refused, match="begins at"):
         admission.change([], [Wanted("x", request(1_000_000, 10**9), [Route(("h0>s0:99", "s1:2>s2:1"), 0)])])
+
+
+def test_no_link_is_overbooked_by_an_independent_calculation() -> None:
+    """Nor is a bound too short, nor a path refused that fits; bench/admission.py has more cases."""
+    found = compared(2000, 7)
+    assert (found.cases, found.overbooked, found.beyond, found.careful) == (2000, 0, 0, 0)
+    assert found.granted > 300
+    assert {"rate", "delay", "buffer", "frames", "budget"} <= set(found.limits)
