@@ -2,6 +2,7 @@
 
 ```text
  tests/calculated.py: random links, requests, releases ─▶ how many are overbooked
+ granted paths ─▶ tests/simulated.py: packets ─▶ how many are beyond a bound
  requests one after the other ─▶ k shortest ways / the shortest way alone ─▶ accepted: ring, fat tree, WAN
 ```
 
@@ -21,6 +22,7 @@ from calculated import MBIT, compared
 from graphs import fat_tree, wan
 from networks import network, ring, terms
 from rounds import machine, table
+from simulated import Flow, simulated
 
 from tidegate_controller.decide.admission import Refused, Wanted
 from tidegate_controller.decide.book import Book
@@ -72,8 +74,33 @@ def reached(name: str, topology: Topology, offered: int, seed: int) -> list[str]
     return row
 
 
+def packets(name: str, topology: Topology, seed: int) -> list[str]:
+    """Packets on a network that is filled until most requests are refused."""
+    random = Random(seed)
+    hosts, routes, links = sorted(topology.hosts), Routes(topology), terms(topology)
+    book, flows = Book(), []
+    book.learn(links)
+    for number in range(400):
+        source, target = random.sample(hosts, 2)
+        key = FlowKey(topology.hosts[source].address, topology.hosts[target].address, number + 1)
+        rate = random.choice([1, 5, 20, 60]) * MBIT
+        burst = random.choice([1500, 4000, 12_000])
+        small = random.choice([64, 200, 1400])
+        request = PathRequest(f"p{number}", source, target, key, 40, rate, burst, small, 1500, 20_000_000)
+        ways = candidates(routes.ways(source, target), 2)
+        random.shuffle(ways)
+        try:
+            granted = book.change([], [Wanted(request.name, request, ways)])[0]
+        except Refused:
+            continue
+        flows.append(Flow(request, granted.route, granted.bound))
+    worst = simulated({link.name: link for link in links}, flows, 40, random)
+    shares = [f"{worst.nearest:.2f}", f"{worst.nearest_hop:.2f}"]
+    return [name, f"{len(flows)} of 400", str(worst.frames), str(worst.beyond), *shares]
+
+
 def main() -> int:
-    """Both parts."""
+    """All parts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
@@ -90,6 +117,13 @@ def main() -> int:
             rows.append(reached("WAN of 50", network(50, wan(Random(seed))), offered, seed))
     lines = sorted(rows[1:], key=lambda row: (row[0], len(row[1]), row[1]))
     print(f"\naccepted requests and their rate\n\n{table([rows[0], *lines])}\n\n{machine()}")
+    rows = [["topology", "paths", "frames", "beyond a bound", "nearest to a bound", "to a link's delay"]]
+    for seed in range(options.seed, options.seed + options.rounds):
+        rows.append(packets("ring of 8", ring(8), seed))
+        rows.append(packets("fat tree of 20", fat_tree(), seed))
+        rows.append(packets("WAN of 50", network(50, wan(Random(seed))), seed))
+    print(f"\npackets on filled networks\n\n{table([rows[0], *sorted(rows[1:])])}\n\n{machine()}")
+    kept = kept and not any(int(row[3]) for row in rows[1:])
     return 0 if kept else 1
 
 

@@ -43,9 +43,9 @@ interval = "1s"
 marks = [46, 34]
 hold = "1s"
 [terms]
-capacity = "1Gbit"
-reservable = "900Mbit"
-levels = [{ delay = "500us", frames = 5000 }, { delay = "10ms", frames = 5000 }]
+capacity = "10Gbit"
+reservable = "9Gbit"
+levels = [{ delay = "500us", frames = 50_000 }, { delay = "10ms", frames = 50_000 }]
 """
 AT_ONCE = 50
 """Requests without an answer."""
@@ -154,7 +154,7 @@ def main() -> None:
         plan = Plan([(names[a], names[b]) for a, b in cables], {f"h{n + 1}": s for n, s in enumerate(names)})
         for by in options.by.split(","):
             with tempfile.TemporaryDirectory() as name, Fabric(Path(name), plan) as fabric:
-                config = configuration(fabric, TERMS, 'capacity = "10Gbit"\nreservable = "5Gbit"')
+                config = configuration(fabric, TERMS, 'capacity = "10Gbit"\nreservable = "9Gbit"')
                 config = replace(config, settings=replace(config.settings, bfd=by == "bfd"))
                 print(f"round {number}, {by}: {options.switches} bridges, {len(cables)} links", flush=True)
                 once(fabric, config, options.paths, number)
