@@ -22,6 +22,8 @@ from lab.need import need, need_commands
 from lab.ovs import COMMANDS
 from lab.traffic import Flow
 
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
+
 
 @pytest.fixture(name="circle")
 def _circle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fabric]:
@@ -77,7 +79,6 @@ def test_a_full_table_refuses_a_path_and_a_move(circle: Fabric) -> None:
     run(circle, Kept(), test)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("after", [0.0, 0.002, 0.01, 0.03, 0.06])
 def test_switches_that_crash_amid_a_move(circle: Fabric, after: float) -> None:
     """Killed that long after the move began, and started anew, empty: all is as intended afterwards."""
@@ -104,7 +105,6 @@ def test_switches_that_crash_amid_a_move(circle: Fabric, after: float) -> None:
     run(circle, Kept(), test, seconds=120)
 
 
-@pytest.mark.nightly
 def test_a_switch_that_comes_back_with_old_rules(circle: Fabric) -> None:
     """It was away while its path moved and another one ended: what is old goes, others' rules stay."""
 

@@ -95,6 +95,9 @@ def test_a_path_is_installed_and_another_is_refused(row: Fabric) -> None:
             print(f"line of 3: {report}")
             assert (report.received, report.lost) == (500, 0)
             assert inside() == {(MARKS[path.route.level], path.tag)}
+            sent, dropped = row.queue_statistics("s1.1")[queue_of(path.route.level)]
+            assert sent >= 500
+            assert dropped == 0
             assert arrived() == {(DSCP, 0)}
         trends = controller.runtime.core.engine.trends
         await controller.until("samples", lambda: (Port("s1", 1), queue_of(0)) in trends._seen)
