@@ -2,7 +2,7 @@
 
 ```text
  guest (QEMU, Debian's kernel): h1 ─ s1 ══ s2 ─ h2     real time: 228-byte packets each 4 ms, set_queue 1
-                                                       best effort: iperf3, UDP, at parts of the link's rate
+                                                       best effort: pktgen, at parts of the link's rate
 ```
 
 The delay has that of the emulated machine in it: rows with a load of 0 show what that alone makes. As root:
@@ -21,7 +21,7 @@ sys.path.extend(str(ROOT / part) for part in ("controller/src", "tests"))
 from lab.guest import Guest
 from rounds import machine, spread, table
 
-MODULES = ["crc32c_generic", "openvswitch", "veth", "sch_htb"]
+MODULES = ["crc32c_generic", "openvswitch", "veth", "sch_htb", "pktgen"]
 """libcrc32c, which conntrack needs, wants the algorithm without saying so."""
 
 
@@ -36,7 +36,20 @@ def main() -> None:
     print(f"{machine()}; {options}", flush=True)
     path = f"PYTHONPATH={ROOT}/tests:{ROOT}/controller/src"
     words = f"{options.rates} {options.loads} {options.seconds:g}"
-    rows = [["Mbit/s", "load", "offered", "carried", "lost", "delay p50, us", "p99", "p99.9", "worst"]]
+    rows = [
+        [
+            "Mbit/s",
+            "load",
+            "offered",
+            "carried",
+            "lost",
+            "by its queue",
+            "delay p50, us",
+            "p99",
+            "p99.9",
+            "worst",
+        ]
+    ]
     found: dict[tuple[float, float], list[dict[str, object]]] = {}
     with (
         tempfile.TemporaryDirectory() as name,
@@ -51,10 +64,11 @@ def main() -> None:
     for (rate, load), runs in found.items():
         lost = sum(int(str(one["lost"])) for one in runs)
         count = sum(int(str(one["count"])) for one in runs)
+        dropped = sum(int(str(one["dropped"])) for one in runs)
         columns = zip(*(one["delays"] for one in runs), strict=True)
         ends = [spread((float(str(one[key])) for one in runs), 1) for key in ("offered", "carried")]
         delays = [spread(map(float, column)) for column in columns]
-        rows.append([f"{rate:g}", f"{load:g}", *ends, f"{lost} of {count}", *delays])
+        rows.append([f"{rate:g}", f"{load:g}", *ends, f"{lost} of {count}", str(dropped), *delays])
     print(f"\nmedian (worst) of {options.rounds} rounds\n\n{table(rows)}\n\n{machine()}")
 
 
