@@ -21,6 +21,7 @@ sys.path.extend(str(ROOT / part) for part in ("controller/src", "tests"))
 from lab.guest import Guest
 from rounds import machine, spread, table
 
+DELAYS = ("delay p50, us", "p99", "p99.9", "worst")
 MODULES = ["crc32c_generic", "openvswitch", "veth", "sch_htb", "pktgen"]
 """libcrc32c, which conntrack needs, wants the algorithm without saying so."""
 

@@ -118,6 +118,7 @@ async def failed(controller: Controller) -> str:
         await asyncio.to_thread(fabric.mend, end)
     await controller.until("the link", controller.quiet, 120)
     silent = f"{down} directions seemed silent before, {missing} afterwards (2 are)"
+    text = f"{text} {last:.2f} s"
     return f"{text}, converged {took:.2f} s; {broken} without another way; {silent}; CPU {cpu:.2f} s"
 
 
