@@ -2,7 +2,7 @@
 
 kernel_sweep.py FOLDER RATES LOADS SECONDS: rates in Mbit/s and loads as parts of the rate, both with commas.
 Prints a line of JSON for each pair: `rate`, `load`; what best effort `offered` and the link `carried` of it
-(Mbit/s); of the real-time flow `count`, `lost`, `dropped` (by its queue) and `delays` (us: median, p99, p99.9,
+(Mbit/s); of the real-time flow `count`, `lost`, `dropped` (by its queue), `delays` (us: median, p99, p99.9,
 worst).
 
 Queues are chosen by `set_queue`, with linux-htb as the controller sets it, and nothing of the lab in between.
