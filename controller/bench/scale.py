@@ -2,12 +2,13 @@
 
 ```text
  core_cost.py ─▶ core, switches that answer at once ─▶ CPU time of each part
- WAN of N bridges, one ovs-vswitchd ─▶ controller: discover, admit; a link is silent: BFD / LLDP alone
+ WAN of N bridges, one ovs-vswitchd ─▶ controller: discover, admit; a link is silent: LLDP alone
+                                 its successor, which takes over: the same, by BFD
 ```
 
 A link is silent in both directions, with its carrier. Admitted: from the first request to the last answer,
-which comes when the path's frames take it. Converged: from the cut until no path has a link that is down, and
-all rules are there. As root: `python controller/bench/scale.py`.
+which comes when the path's frames take it. Converged: from the cut until each path that crossed the link has
+another way, and its old rules are gone. As root: `python controller/bench/scale.py`.
 """
 
 import argparse
@@ -122,11 +123,10 @@ async def failed(controller: Controller) -> str:
     return f"{text}, converged {took:.2f} s; {broken} without another way; {silent}; CPU {cpu:.2f} s"
 
 
-async def measured(controller: Controller, paths: int, seed: int, began: float) -> None:
-    """All of one run."""
+async def admitted(controller: Controller, paths: int, seed: int) -> None:
+    """Admits paths, and tells what that took."""
     runtime = controller.runtime
     pid = controller.fabric.ovs.pid
-    print(f"  connected, {len(controller.config.links)} directions seen: {time.perf_counter() - began:.2f} s")
     (cpu, _), own, start = used(pid), time.process_time(), time.perf_counter()
     times, refused = await admit(controller, paths, Random(seed))
     wall = time.perf_counter() - start
@@ -145,9 +145,6 @@ async def measured(controller: Controller, paths: int, seed: int, began: float) 
     for reason, count in refused.most_common(3):
         print(f"  {count} refused: {reason}")
     print(f"  {rules} rules as intended, {changed} changes; ovs-vswitchd {memory:.0f} MiB", flush=True)
-    for _ in range(2):
-        print(f"  {await failed(controller)}", flush=True)
-    await controller.as_intended()
 
 
 def main() -> None:
@@ -156,7 +153,6 @@ def main() -> None:
     parser.add_argument("--switches", type=int, default=50)
     parser.add_argument("--paths", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--by", default="lldp,bfd", help="how silence is seen")
     options = parser.parse_args()
     print(f"{machine()}; {options}\nthe core alone, CPU time:", flush=True)
     core_cost.main(options.switches, options.paths)
@@ -164,23 +160,31 @@ def main() -> None:
         names = [f"s{n + 1}" for n in range(options.switches)]
         cables = wan(Random(number), options.switches)
         plan = Plan([(names[a], names[b]) for a, b in cables], {f"h{n + 1}": s for n, s in enumerate(names)})
-        for by in options.by.split(","):
-            with tempfile.TemporaryDirectory() as name, Fabric(Path(name), plan) as fabric:
-                config = configuration(fabric, TERMS, 'capacity = "10Gbit"\nreservable = "9Gbit"')
-                config = replace(config, settings=replace(config.settings, bfd=by == "bfd"))
+        kept = Kept()
+        with tempfile.TemporaryDirectory() as name, Fabric(Path(name), plan) as fabric:
+            config = configuration(fabric, TERMS, 'capacity = "10Gbit"\nreservable = "9Gbit"')
+            for by in ("lldp", "bfd"):
                 print(f"round {number}, {by}: {options.switches} bridges, {len(cables)} links", flush=True)
-                once(fabric, config, options.paths, number)
+                settings = replace(config.settings, bfd=by == "bfd")
+                once(fabric, kept, replace(config, settings=settings), options.paths, number)
     print(machine())
 
 
-def once(fabric: Fabric, config: Config, paths: int, seed: int) -> None:
-    """One run with a controller of its own."""
+def once(fabric: Fabric, kept: Kept, config: Config, paths: int, seed: int) -> None:
+    """One run with a controller of its own; the second one takes over the paths of the first one."""
     began = time.perf_counter()
 
     async def test(controller: Controller) -> None:
-        await measured(controller, paths, seed, began)
+        print(f"  connected, all links seen: {time.perf_counter() - began:.2f} s", flush=True)
+        if not kept.paths:
+            await admitted(controller, paths, seed)
+        changed = sum(switch.changed for switch in controller.runtime.switches.values())
+        print(f"  {len(kept.paths)} paths; {changed} changes of rules by this controller", flush=True)
+        for _ in range(2):
+            print(f"  {await failed(controller)}", flush=True)
+        await controller.as_intended()
 
-    run(fabric, Kept(), test, config, seconds=600, steer=False)
+    run(fabric, kept, test, config, seconds=600, steer=False)
 
 
 if __name__ == "__main__":

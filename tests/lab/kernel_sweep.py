@@ -24,9 +24,11 @@ from .traffic import Flow
 MBIT = 1_000_000
 REAL_RATE = 1_500_000
 INTERVAL = 4000
+LEAD = 0.5
+"""s of the flow until the load is there."""
 SIZE = 1442
 """Bytes of a frame of best effort."""
-PATIENCE = 30
+PATIENCE = 15
 """s: Python starts slowly in a guest, beside another flow above all."""
 
 
@@ -63,24 +65,22 @@ def generate(fabric: Fabric, rate: int, load: float) -> None:
 
 
 async def measured(fabric: Fabric, rate: int, load: float, seconds: float) -> dict[str, object]:
-    """One pair."""
-    if load:
-        generate(fabric, rate, load)
-        before = sent(fabric)
-        while sent(fabric) < before + 20_000:
-            await asyncio.sleep(0.1)
-    count = int(seconds * 1e6 / INTERVAL)
+    """One pair. The flow begins first: beside a full load, programs start slowly."""
+    count = int((seconds + LEAD) * 1e6 / INTERVAL)
     flow = Flow(count, INTERVAL, dscp=46)
     running = await asyncio.to_thread(fabric.flow, "h1", "h2", flow, PATIENCE)
-    began, bytes_before, carried = time.monotonic(), sent(fabric), fabric.queue_statistics("s1.1")
-    await asyncio.sleep(seconds * 0.8)
+    end = time.monotonic() + flow.seconds
+    if load:
+        generate(fabric, rate, load)
+    before, carried, began = sent(fabric), fabric.queue_statistics("s1.1"), time.monotonic()
+    await asyncio.sleep(end - began)
     took = time.monotonic() - began
-    offered = (sent(fabric) - bytes_before) * 8 / took / MBIT
+    offered = (sent(fabric) - before) * 8 / took / MBIT
     after = fabric.queue_statistics("s1.1")
-    through = after[BEST_EFFORT][0] - carried[BEST_EFFORT][0]
-    report = await asyncio.to_thread(running.report)
     if load:
         pktgen(fabric, "pgctrl", "stop")
+    through = after[BEST_EFFORT][0] - carried[BEST_EFFORT][0]
+    report = await asyncio.to_thread(running.report)
     return {
         "rate": rate // MBIT,
         "load": load,
