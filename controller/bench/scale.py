@@ -182,6 +182,7 @@ def once(fabric: Fabric, kept: Kept, config: Config, paths: int, seed: int) -> N
         print(f"  {len(kept.paths)} paths; {changed} changes of rules by this controller", flush=True)
         for _ in range(2):
             print(f"  {await failed(controller)}", flush=True)
+        await controller.until("all rules", controller.still, 120)
         await controller.as_intended()
 
     run(fabric, kept, test, config, seconds=600, steer=False)

@@ -53,30 +53,33 @@ def pktgen(fabric: Fabric, file: str, *words: str) -> None:
     fabric.hosts["h1"].run("; ".join(f"echo '{word}' > /proc/net/pktgen/{file}" for word in words))
 
 
-def generate(fabric: Fabric, rate: int, load: float) -> None:
-    """Begins to send best effort: frames of SIZE bytes at even intervals, until `stop`."""
+def prepare(fabric: Fabric, rate: int, load: float) -> None:
+    """Best effort: frames of SIZE bytes at even intervals, from `start` to `stop`."""
     interval = int(SIZE * 8e9 / (rate * load))
     pktgen(fabric, "kpktgend_0", "rem_device_all", "add_device eth0")
     frames = ("count 0", "clone_skb 0", f"pkt_size {SIZE}", f"delay {interval}")
     target = (f"dst {address(2)}", "dst_mac 02:00:00:00:00:02", "udp_dst_min 9", "udp_dst_max 9")
     pktgen(fabric, "eth0", *frames, *target)
-    # The command returns when the last frame was sent.
-    fabric.hosts["h1"].spawn("sh", "-c", "echo start > /proc/net/pktgen/pgctrl")
 
 
 async def measured(fabric: Fabric, rate: int, load: float, seconds: float) -> dict[str, object]:
     """One pair. The flow begins first: beside a full load, programs start slowly."""
     count = int((seconds + LEAD) * 1e6 / INTERVAL)
     flow = Flow(count, INTERVAL, dscp=46)
+    if load:
+        prepare(fabric, rate, load)
     running = await asyncio.to_thread(fabric.flow, "h1", "h2", flow, PATIENCE)
     end = time.monotonic() + flow.seconds
     if load:
-        generate(fabric, rate, load)
-    before, carried, began = sent(fabric), fabric.queue_statistics("s1.1"), time.monotonic()
-    await asyncio.sleep(end - began)
-    took = time.monotonic() - began
-    offered = (sent(fabric) - before) * 8 / took / MBIT
+        # The command returns when the last frame was sent.
+        fabric.hosts["h1"].spawn("sh", "-c", "echo start > /proc/net/pktgen/pgctrl")
+    before, began = sent(fabric), time.monotonic()
+    carried = fabric.queue_statistics("s1.1")
+    read = time.monotonic()
+    await asyncio.sleep(max(1.0, end - read))
+    offered = (sent(fabric) - before) * 8 / (time.monotonic() - began) / MBIT
     after = fabric.queue_statistics("s1.1")
+    took = time.monotonic() - read
     if load:
         pktgen(fabric, "pgctrl", "stop")
     through = after[BEST_EFFORT][0] - carried[BEST_EFFORT][0]
