@@ -6,6 +6,7 @@
 ```
 """
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -64,6 +65,7 @@ def test_three_hosts_from_nothing(network: ThreeHosts) -> None:
     assert "path to b: active, at most" in text
     assert any(f"tp_src={path()['port']}" in flow for flow in network.fabric.dump_flows("s1"))
     print(network.operator("path", "ls"))
+    assert json.loads(network.hosts["h1"].get("/v1/uplinks/up"))["state"] == "in force"
 
     # What the far host cannot take is refused there, and its reason is told here.
     def why() -> str:

@@ -220,3 +220,110 @@ fn beside_one(
 pub fn without_promise(remote: Remote) -> Remote {
     Remote { tx: Envelope::default(), deadline: None, to: vec![], ..remote }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Owner;
+    use tidegate_contract::parse;
+
+    const NET: &str = r#"
+[controller]
+url = ["http://127.0.0.1:1"]
+host = "h1"
+token-file = "/etc/token"
+uplinks = ["net0"]
+
+[uplink.net0]
+local = "192.0.2.1"
+rate = "10gbit"
+peer.second = { address = "192.0.2.2", segments = [1] }
+
+[uplink.net1]
+local = "192.0.2.11"
+rate = "10gbit"
+peer.h4.address = "192.0.2.4"
+
+[remote.own]
+mac = "52:54:00:00:00:07"
+segment = 1
+peer = "second"
+addresses = ["10.0.0.7"]
+"#;
+
+    fn told(peers: &[(&str, &str, &str)], remotes: &str) -> Document {
+        let given = |(uplink, name, address): &(&str, &str, &str)| {
+            let peer = Peer {
+                name: (*name).into(),
+                address: address.parse().ok(),
+                segments: None,
+                latency: None,
+                arrival_budget: None,
+                stamps: true,
+            };
+            Located::without_line(GivenPeer { uplink: (*uplink).into(), peer }, "told")
+        };
+        let mut document =
+            if remotes.is_empty() { Document::default() } else { parse(remotes, "told").unwrap() };
+        document.peers = peers.iter().map(given).collect();
+        document
+    }
+
+    fn remote(name: &str, number: u8, peer: &str, line: &str) -> String {
+        format!(
+            "[remote.{name}]\nmac = \"52:54:00:00:00:{number:02x}\"\nsegment = 1\npeer = \"{peer}\"\n{line}\n"
+        )
+    }
+
+    #[test]
+    fn tables_of_others_win_and_give_their_names() {
+        let mut contracts = Contracts::default();
+        contracts.merge(&Owner::Api, parse(NET, "net.toml").unwrap(), false).unwrap();
+        let peers = [
+            ("net0", "h2", "192.0.2.2"),
+            ("net0", "h3", "192.0.2.3"),
+            ("net0", "h4", "192.0.2.9"),
+            ("net1", "h5", "192.0.2.5"),
+        ];
+        let remotes = [
+            remote("b2", 1, "h2", "addresses = [\"10.0.0.7\", \"10.0.0.8\"]"),
+            remote("b3", 2, "h3", ""),
+            remote("b5", 3, "h5", ""),
+            remote("own", 8, "h3", ""),
+            remote("net0", 4, "h3", ""),
+            remote("twin", 7, "h3", ""),
+            remote("b6", 5, "h2", "").replace("segment = 1", "segment = 6"),
+        ];
+        let differences = contracts.offer("h1", told(&peers, &remotes.concat()), true);
+        let network = contracts.network();
+        let names: Vec<_> = network.uplinks[0].peers.iter().map(|peer| peer.name.as_str()).collect();
+        assert_eq!(names, ["second", "h3"]);
+        assert_eq!(network.uplinks[1].peers.len(), 1, "net1 is not the controller's");
+        let of: Vec<_> = network.remotes.iter().map(|r| (r.name.as_str(), r.peer.as_str())).collect();
+        assert_eq!(of, [("b2", "second"), ("b3", "h3"), ("own", "second")]);
+        assert_eq!(network.remotes[0].addresses, ["10.0.0.8".parse::<IpAddr>().unwrap()]);
+        for wanted in [
+            "peer h4 has the address 192.0.2.4 at net.toml:",
+            "[remote.b5]: its host h5 is behind no uplink of [controller]",
+            "[remote.own]: it has the MAC 52:54:00:00:00:07 in segment 1 at net.toml:",
+            "[remote.net0]: an uplink has its name",
+            "[remote.twin]: its MAC 52:54:00:00:00:07 in segment 1 is that of [remote.own]",
+            "[remote.b6]: peer second does not carry its segment 6",
+        ] {
+            assert!(differences.iter().any(|said| said.starts_with(wanted)), "{wanted}: {differences:#?}");
+        }
+        assert_eq!(differences.len(), 6);
+        assert!(contracts.merged().is_ok());
+        let saved = serde_json::to_string(&contracts).unwrap();
+        assert_eq!(serde_json::from_str::<Contracts>(&saved).unwrap(), contracts);
+
+        // A part replaces what it names.
+        let part = remote("b3", 9, "h3", "");
+        contracts.offer("h1", told(&[], &part), false);
+        let b3 = contracts.network().remotes[1].mac.to_string();
+        assert_eq!((b3.as_str(), contracts.network().remotes.len()), ("52:54:00:00:00:09", 3));
+        // What another host was told is nothing here.
+        contracts.offer("h9", told(&peers, &part), true);
+        assert_eq!(contracts.offers.len(), 1);
+    }
+}
