@@ -22,7 +22,7 @@ pub(super) struct Between<'a> {
     peers: HashMap<&'a str, &'a Peer>,
     vnics: HashSet<&'a str>,
     with_key: HashSet<Segment>,
-    /// Names that no table has are those of vNICs that other hosts are still to announce.
+    /// Other hosts may still announce vNICs with names that no table has.
     has_controller: bool,
 }
 

@@ -81,7 +81,7 @@ impl Contracts {
         self.documents().find_map(|(_, d)| Some(d.controller.as_ref()?.value.clone()))
     }
 
-    /// Returns the uplinks with all of their peers, by whomever these are given.
+    /// Returns the uplinks with all of their peers, of all owners.
     pub fn uplinks(&self) -> Vec<(Owner, Uplink)> {
         let controller = self.controller();
         let given: Vec<&GivenPeer> = self.all::<GivenPeer>().map(|(_, located)| &located.value).collect();

@@ -31,7 +31,7 @@ impl Contracts {
         self.settle_offers()
     }
 
-    /// Returns what was offered to this host, and came into force as far as tables of others leave it.
+    /// Returns what was offered to this host, and is in force where tables of others leave it.
     pub fn offered(&self, host: &str) -> Option<&Document> {
         self.offers.get(&owner(host))
     }
@@ -43,7 +43,7 @@ impl Contracts {
         }
     }
 
-    /// Wants what is offered again, as far as others leave it. Returns where others say something else.
+    /// Wants what is offered again, where others leave it. Returns where others say something else.
     pub(super) fn settle_offers(&mut self) -> Vec<String> {
         self.set_offers_aside();
         let controller = self.controller();

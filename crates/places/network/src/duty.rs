@@ -114,8 +114,8 @@ impl State {
         Duty::Rest(rest.clamp(Duration::from_millis(10), REST))
     }
 
-    /// Returns whether all hosts had the time to register since the controller of the newest View began, as far as it is
-    /// known here: then a host that is missing there is gone.
+    /// Returns whether all hosts had the time to register since this host first saw the controller of the newest View:
+    /// then a host that is missing there is gone.
     pub fn is_settled(&self, now: Instant) -> bool {
         self.term_since.is_some_and(|since| now >= since + self.lease())
     }
