@@ -79,7 +79,7 @@ def test_three_hosts_from_nothing(network: ThreeHosts) -> None:
 
     # The controller is away: frames and promises stay, also with another process of the agent.
     network.controller.kill()
-    echoes = f"ping -q -i 0.02 -c 100 -W 5 {ip('b')}"
+    echoes = f"ping -q -i 0.02 -c 50 -W 5 {ip('b')}"
     assert " 0% packet loss" in network.stacks["a"].run(echoes)
     assert path()["promised"]
     agent = network.hosts["h1"]

@@ -34,7 +34,7 @@ listen = "127.0.0.1:6653"
 [api]
 listen = "198.51.100.254:6654"
 plain = true
-lease = "4s"
+lease = "3s"
 operator-token = "{operator}"
 [discovery]
 interval = "200ms"

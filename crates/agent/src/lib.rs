@@ -179,7 +179,7 @@ impl Agent {
         let offers = Offers::new(move |offer| {
             let ends = |_| "the agent ends".to_owned();
             let (reply, taken) = tokio::sync::oneshot::channel();
-            offering.send(Command::Offer { offer, reply }).map_err(|_| ends(()))?;
+            offering.send(Command::Offer { offer: Box::new(offer), reply }).map_err(|_| ends(()))?;
             taken.blocking_recv().map_err(|_| ends(()))?.map_err(|error| error.to_string())
         });
         let pair_ports = PairPorts::default();

@@ -88,7 +88,7 @@ class Registry:
         self._parted: dict[str, tuple[int, Vnic]] = {}
         """Those that have just gone: one that moves to another host at once has the same terms."""
         self._away: dict[str, tuple[Uplink, frozenset[int]]] = {}
-        """Hosts whose lease ended, with the segments where they had vNICs: these may still send and receive."""
+        """Hosts whose lease ended, with the segments of their vNICs: these may still send and receive."""
         self._changes = 0
         self._seen: dict[str, int] = {}
         """The change that each host was last told of."""
@@ -166,8 +166,8 @@ class Registry:
             address, port, budget = one.uplink.address, one.uplink.port, one.uplink.arrival_budget
             peers.append(Peer(other, address, port, tuple(sorted(segments)), budget))
             remotes += [Remote(vnic, other) for vnic in one.shown.vnics.values() if vnic.segment in segments]
-        for other, (uplink, segments) in self._away.items():
-            if common := tuple(sorted(own & segments)):
+        for other, (uplink, inside) in self._away.items():
+            if common := tuple(sorted(own & inside)):
                 peers.append(Peer(other, uplink.address, uplink.port, common, uplink.arrival_budget))
         peers.sort(key=lambda peer: peer.host)
         remotes.sort(key=lambda remote: remote.vnic.name)

@@ -46,7 +46,7 @@ pub enum Command {
     },
     /// Bring as much as fits of what a place learnt into force.
     Offer {
-        offer: Offer,
+        offer: Box<Offer>,
         reply: Reply<Taken>,
     },
     /// Look at the places now, for clients that read counters.

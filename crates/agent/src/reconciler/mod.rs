@@ -356,7 +356,7 @@ impl Reconciler {
                 let _ = reply.send(answer);
             }
             Command::Offer { offer, reply } => {
-                let answer = self.offer(offer);
+                let answer = self.offer(*offer);
                 let _ = reply.send(answer);
             }
             Command::Stop => {}

@@ -61,11 +61,13 @@ fn hosts_are_peers_and_their_vnics_remotes() {
     assert_eq!(b1.value.deadline, Some(Nanos::new(2_000_000)));
 }
 
-/// A host or a vNIC, what is wrong with it, and the reason.
+/// A case, what it changes in a View, the table that is left out, and the reason.
+type Case = (&'static str, fn(&mut View), &'static str, &'static str);
+
 #[test]
 fn one_that_is_wrong_is_left_out_and_stops_no_other() {
     let good = || view(vec![host("h2", "192.0.2.9")], vec![vnic("b1", 1, &["sink"])]);
-    let cases: [(&str, fn(&mut View), &str, &str); 13] = [
+    let cases: [Case; 13] = [
         ("own address", |v| v.peers.push(host("h3", "192.0.2.1")), "[peer.h3]", "is this host's own"),
         (
             "family",
