@@ -18,7 +18,7 @@ from lab.namespaces import can_make_namespaces
 from lab.need import need, need_commands
 from lab.ovs import COMMANDS
 from lab.process import wait_for
-from lab.three_hosts import ThreeHosts, ip, three_hosts
+from lab.three_hosts import ThreeHosts, three_hosts
 
 pytestmark = pytest.mark.abreast
 
@@ -37,11 +37,11 @@ TERMS = {
 
 
 @pytest.fixture(name="network")
-def _network(tmp_path: Path) -> Iterator[ThreeHosts]:
+def _network(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ThreeHosts]:
     need_commands(*COMMANDS, "ovs-ofctl", "ethtool", "ping")
     need("no network namespaces: run as root, or `unshare --user --map-root-user`", can_make_namespaces())
     need("no release build: cargo build --release", BINARY.exists())
-    with three_hosts(tmp_path, TERMS) as network:
+    with three_hosts(tmp_path, TERMS, tls=getattr(request, "param", False)) as network:
         yield network
 
 
@@ -79,18 +79,17 @@ def test_three_hosts_from_nothing(network: ThreeHosts) -> None:
 
     # The controller is away: frames and promises stay, also with another process of the agent.
     network.controller.kill()
-    echoes = f"ping -q -i 0.02 -c 50 -W 5 {ip('b')}"
-    assert " 0% packet loss" in network.stacks["a"].run(echoes)
+    assert network.flows("a", "b")
     assert path()["promised"]
     agent = network.hosts["h1"]
     agent.kill_agent()
     agent.start_agent()
     assert network.knows("h1", {"h2", "h3"}, {"b", "c"})
-    assert " 0% packet loss" in network.stacks["a"].run(echoes)
+    assert network.flows("a", "b")
 
-    # Another controller, which knows nothing, takes nothing away.
+    # It begins again, and takes nothing away before hosts had the time to register.
     network.controller = network.start_controller()
-    wait_for("the path by another controller", lambda: path().get("promised"), 90)
+    wait_for("the path after its return", lambda: path().get("promised"), 90)
     assert network.knows("h1", {"h2", "h3"}, {"b", "c"})
 
     # An agent ends: what its host promised goes when its lease has ended, and frames go on.
@@ -98,6 +97,48 @@ def test_three_hosts_from_nothing(network: ThreeHosts) -> None:
     wait_for("the end of b at h1", partial(network.knows, "h1", {"h2", "h3"}, {"c"}), 60)
     wait_for("the end of b at h3", partial(network.knows, "h3", {"h1", "h2"}, {"a"}), 60)
     assert "b is no vNIC here" in network.shown("h1")["deadline_suspended"]
-    assert " 0% packet loss" in network.stacks["a"].run(echoes)
+    assert network.flows("a", "b")
     network.hosts["h2"].start_agent()
     wait_for("its return", lambda: path().get("promised"), 60)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("network", [True], indirect=True, ids=["tls"])
+def test_keys_of_segments_come_from_the_controller(network: ThreeHosts) -> None:
+    """Hosts with certificates have one key, which changes under traffic; a start needs no controller."""
+
+    def path() -> dict[str, object]:
+        found = network.shown("h1").get("paths")
+        return dict(found[0]) if found else {}
+
+    def keys(host: str) -> str:
+        file = network.hosts[host].state / "segment-keys.json"
+        if not file.exists():
+            return ""
+        assert file.stat().st_mode & 0o777 == 0o600
+        return str(json.loads(file.read_text())[0]["key"])
+
+    def judged() -> int:
+        """How many frames came under a key that the far host has; none came under another one."""
+        (pair,) = json.loads(network.hosts["h2"].get("/v1/uplinks/up"))["pairs"]
+        assert (pair["forged"], pair["lost"]) == (0, 0)
+        return int(pair["arrived"])
+
+    wait_for("the path", lambda: path().get("promised"), 90)
+    first = keys("h1")
+    assert len(first) == 32
+    wait_for("the same key at h2", lambda: keys("h2") == keys("h1"), 30)
+    assert network.flows("a", "b")
+    before = judged()
+    assert before >= 40
+    wait_for("another key", lambda: keys("h1") not in {"", first}, 60)
+    assert network.flows("a", "b")
+    assert judged() >= before + 40
+    network.controller.kill()
+    before, agent = judged(), network.hosts["h1"]
+    agent.kill_agent()
+    agent.start_agent()
+    assert network.flows("a", "b")
+    assert judged() >= before + 40
+    logs = "".join(host.agent.output() for host in network.hosts.values())
+    assert keys("h1") not in logs

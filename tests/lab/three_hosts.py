@@ -12,6 +12,7 @@ The files of the hosts name no other host, and no vNIC there but in `to`.
 
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import tidegate_controller
+from tidegate_controller.main import main
 
 from .fabric import Fabric, address, line
 from .host import BINARY, Host, tap_vnic
@@ -27,15 +29,19 @@ from .process import Process
 from .two_hosts import KEYS, write_key
 
 SEGMENT = 100
-URL = "http://198.51.100.254:6654"
+ADDRESS = "198.51.100.254"
+URL = f"http://{ADDRESS}:6654"
+SECURE = f"https://{ADDRESS}:6654"
 NETWORK = """
 [openflow]
 listen = "127.0.0.1:6653"
 [api]
 listen = "198.51.100.254:6654"
-plain = true
 lease = "3s"
 operator-token = "{operator}"
+{plain}
+[state]
+file = "{folder}/state.sqlite"
 [discovery]
 interval = "200ms"
 [paths]
@@ -46,11 +52,20 @@ capacity = "100Mbit"
 reservable = "50Mbit"
 levels = [{{ delay = "5ms", frames = 5000 }}, {{ delay = "12ms", frames = 5000 }}]
 """
+PLAIN = "plain = true"
+TLS = """
+[tls]
+folder = "{folder}/trust"
+[keys]
+store = "{folder}/trust.db"
+rotate = "9s"
+overlap = "3s"
+"""
 HOST = """
 [controller]
 url = ["{url}"]
 host = "{host}"
-token-file = "{token}"
+{identity}
 uplinks = ["up"]
 
 [uplink.up]
@@ -58,7 +73,7 @@ local = "{local}"
 rate = "1gbit"
 
 [segment.{segment}]
-key-file = "{key}"
+{key}
 """
 
 
@@ -72,8 +87,13 @@ class ThreeHosts:
 
     NAMES: Mapping[str, str] = {"h1": "a", "h2": "b", "h3": "c"}
 
-    def __init__(self, folder: Path, terms: Mapping[str, Sequence[str]], cleanup: ExitStack) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, terms: Mapping[str, Sequence[str]], cleanup: ExitStack, *, tls: bool = False
+    ) -> None:
+        """With `tls` hosts have certificates and keys of the controller, else tokens and a key in a file."""
+        self.folder, self.tls, self.url = folder, tls, SECURE if tls else URL
+        if tls:
+            assert main(["init", "--folder", str(folder / "trust"), "--name", ADDRESS]) == 0
         self.fabric = cleanup.enter_context(Fabric(folder / "net", line(3)))
         self._manage()
         self.controller = self.start_controller()
@@ -103,14 +123,27 @@ class ThreeHosts:
     def _files(self, number: int, host: str, vnics: str) -> None:
         folder = self.folder / host
         (folder / "etc").mkdir(parents=True)
-        token, key = write_key(folder / "token", host), write_key(folder / "key", KEYS[0])
-        terms = {"url": URL, "host": host, "token": token, "key": key, "segment": SEGMENT}
+        token, identity = write_key(folder / "token", host), f'token-file = "{folder / "token"}"'
+        key = f'key-file = "{write_key(folder / "key", KEYS[0])}"'
+        if self.tls:
+            identity, key = self._enrol(host, token, folder / "enrolled"), 'key = "controller"'
+        terms = {"url": self.url, "host": host, "identity": identity, "key": key, "segment": SEGMENT}
         (folder / "etc/tidegate.toml").write_text(HOST.format(local=address(number), **terms))
         (folder / "etc/vnics.toml").write_text(vnics)
 
+    def _enrol(self, host: str, token: Path, folder: Path) -> str:
+        """Have a certificate made; the lines of `[controller]` about it."""
+        reach = ("--controller", self.url, "--ca", f"{self.folder}/trust/ca.pem", "--token-file", str(token))
+        words = ("controller", "enrol", "--host", host, "--folder", str(folder), *reach)
+        self.fabric.hosts[host].run([str(BINARY), *words])
+        both = f'certificate = "{folder}/host.pem"\nkey = "{folder}/host.pem"'
+        return f'ca = "{folder}/ca.pem"\n{both}'
+
     def network(self) -> str:
         """The controller's configuration."""
-        fabric, text = self.fabric, [NETWORK.format(operator=digest("operator"))]
+        plain = TLS.format(folder=self.folder) if self.tls else PLAIN
+        terms = {"operator": digest("operator"), "plain": plain, "folder": self.folder}
+        fabric, text = self.fabric, [NETWORK.format(**terms)]
         for switch in fabric.ports:
             database = f'database = "{fabric.ovs.remote}"'
             text.append(f'[switches.{switch}]\ndatapath = "{fabric.datapath(switch):016x}"\n{database}')
@@ -125,13 +158,13 @@ class ThreeHosts:
         return "\n".join(text)
 
     def start_controller(self) -> Process:
-        """The program, in the network's namespace; it knows what its file says."""
+        """The program, in the network's namespace; it knows what its files say."""
         file = self.folder / "network.toml"
         file.write_text(self.network())
         source = Path(tidegate_controller.__file__).parents[1]
         words = (sys.executable, "-m", "tidegate_controller.main", "--config", str(file))
         process = self.fabric.net.spawn("env", f"PYTHONPATH={source}", *words)
-        process.wait_for("the API", lambda: f"the API is served at {URL}" in process.output())
+        process.wait_for("the API", lambda: f"the API is served at {self.url}" in process.output())
         return process
 
     def operator(self, *words: str) -> str:
@@ -157,6 +190,12 @@ class ThreeHosts:
         """Whether an echo comes back."""
         return self.stacks[name].try_run(f"ping -c 1 -W 1 {ip(other)}").returncode == 0
 
+    def flows(self, name: str, other: str) -> bool:
+        """Whether echoes keep coming back: a busy machine may lose a few, at a tap served late."""
+        text = self.stacks[name].try_run(f"ping -q -i 0.02 -c 50 -W 5 {ip(other)}").stdout
+        received = re.search(r"(\d+) received", text)
+        return received is not None and int(received[1]) >= 40
+
 
 def mac(number: int) -> str:
     """Of the vNIC of host `number`."""
@@ -169,7 +208,9 @@ def ip(name: str) -> str:
 
 
 @contextmanager
-def three_hosts(folder: Path, terms: Mapping[str, Sequence[str]]) -> Iterator[ThreeHosts]:
+def three_hosts(
+    folder: Path, terms: Mapping[str, Sequence[str]], *, tls: bool = False
+) -> Iterator[ThreeHosts]:
     """All of it, running."""
     with ExitStack() as cleanup:
-        yield ThreeHosts(folder, terms, cleanup)
+        yield ThreeHosts(folder, terms, cleanup, tls=tls)

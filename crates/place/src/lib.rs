@@ -36,6 +36,7 @@
 //! - `refusal`: reasons for a "no", and for a failure
 //! - [`installed`]: a place whose types only it knows
 //! - `pair_ports`: source ports of real-time pairs
+//! - `key_ring`: keys of segments that the network's controller gives
 //! - [`offer`]: tables that a place learns elsewhere
 //! - `site`: the installation of a place at an agent
 
@@ -43,6 +44,7 @@ mod action;
 pub mod difference;
 pub mod host;
 pub mod installed;
+mod key_ring;
 mod observed;
 pub mod offer;
 mod pair_ports;
@@ -56,6 +58,7 @@ pub const AGENT: &str = "tidegate-agent";
 
 pub use action::{Action, ContractChange, Effect};
 pub use installed::Installed;
+pub use key_ring::KeyRing;
 pub use observed::{Observed, ObservedUplink, ObservedVnic, PlaceProgram};
 pub use offer::{Offer, Offers, Taken};
 pub use pair_ports::PairPorts;

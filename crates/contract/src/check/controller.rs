@@ -117,6 +117,18 @@ pub(super) fn check(errors: &mut ErrorList, document: &Document) {
             });
         }
     }
+    let gives_keys = |controller: &Controller| matches!(controller.identity, Identity::Certificate { .. });
+    for keys in document.segments.iter().filter(|keys| keys.value.key_file.is_none()) {
+        let message = match controller.map(|located| &located.value) {
+            None => "no controller is asked: write [controller], or key-file = FILE",
+            Some(asked) if !gives_keys(asked) => {
+                "the controller gives keys to certificates alone: write ca, certificate and key in [controller], or \
+                 key-file = FILE"
+            }
+            Some(_) => continue,
+        };
+        errors.note(|| error_at(keys, "key", message.to_owned()));
+    }
     let serves = |uplink: &str| controller.is_some_and(|located| located.value.serves(uplink));
     let served = || document.uplinks.iter().filter(|uplink| serves(&uplink.value.name));
     let peers: HashMap<&str, &str> = served()
@@ -234,6 +246,9 @@ mtu = 1418
             let text = said(from, to).expect_err(wanted);
             assert!(text.contains(wanted), "{wanted}: {text}");
         }
+        let keys = "[segment.42]\nkey = \"controller\"\n\n[remote.plc9]";
+        let text = said("[remote.plc9]", keys).expect_err("a token");
+        assert!(text.contains("segment.42.key: the controller gives keys to certificates alone"), "{text}");
         let (_, without) = NET.split_once("\n\n").expect("a table");
         let text =
             check_set(&parse(without, "n.toml").expect("parses")).expect_err("no controller").to_string();

@@ -4,6 +4,7 @@
 //!  State ─▶ next ─▶ Register, at once on a change, else each third of the lease
 //!                ├▶ Release, Request, as the book says
 //!                ├▶ Report, once a second if there is something new
+//!                ├▶ Keys, when their time has come
 //!                └▶ Rest until …
 //!  an answer ─▶ registered, answered, … ─▶ State
 //! ```
@@ -13,9 +14,10 @@
 use crate::book::{Book, Due};
 use crate::controller::Trouble;
 use crate::request::Hosts;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tidegate_contract::Segment;
 use tidegate_controller_api::{Misses, Path, PathMisses, PathRequest, Registration, View};
 
 /// First pause after no answer.
@@ -28,6 +30,8 @@ const REPORT: Duration = Duration::from_secs(1);
 const REPORTED: usize = 4096;
 /// Longest rest: ports of pairs are looked at again.
 const REST: Duration = Duration::from_millis(500);
+/// Pause after keys that were not given.
+const KEYS_AGAIN: Duration = Duration::from_secs(5);
 /// Least and greatest lease that is believed.
 const LEASES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
 
@@ -59,6 +63,10 @@ pub struct State {
     pub failures: u64,
     /// Answers to requests.
     pub answers: u64,
+    /// Segments whose keys the controller gives.
+    pub key_segments: BTreeSet<Segment>,
+    /// For which segments keys were asked last, and when to ask again.
+    keys_asked: Option<(BTreeSet<Segment>, Instant)>,
 }
 
 /// The next thing to do.
@@ -72,6 +80,8 @@ pub enum Duty {
     Release(String),
     /// Report these.
     Report(Box<Misses>),
+    /// Ask for keys of segments.
+    Keys,
     /// Nothing, for that long.
     Rest(Duration),
 }
@@ -107,6 +117,10 @@ impl State {
             if !paths.is_empty() {
                 return Duty::Report(Box::new(Misses { run: wanted.run.clone(), paths }));
             }
+        }
+        let is_known = |(of, again): &(BTreeSet<Segment>, Instant)| *of == self.key_segments && now < *again;
+        if !self.key_segments.is_empty() && !self.keys_asked.as_ref().is_some_and(is_known) {
+            return Duty::Keys;
         }
         let until = |at: Instant| at.saturating_duration_since(now);
         let renewal = self.registered.as_ref().map(|(_, at)| until(*at + third));
@@ -204,6 +218,11 @@ impl State {
             answer.err().filter(|trouble| matches!(trouble, Trouble::Away(_) | Trouble::NotFound(_))),
             now,
         );
+    }
+
+    /// Takes in when to ask for keys again; `None`: they were not given.
+    pub fn keys_given(&mut self, again: Option<Duration>, now: Instant) {
+        self.keys_asked = Some((self.key_segments.clone(), now + again.unwrap_or(KEYS_AGAIN)));
     }
 
     fn note(&mut self, trouble: Option<Trouble>, now: Instant) {

@@ -16,6 +16,7 @@
 //! - `arrivals`: what this host says about senders of other hosts (pure)
 //! - `offer`: what the controller tells of other hosts, as tables for the agent (pure)
 //! - `offering`: the thread that gives them
+//! - `keys`: keys of segments that the controller gives
 //! - `unknown`: receivers that no table has (pure)
 //! - `request`: from terms, View and source port to a request (pure)
 //! - `book`: the paths that are wanted, and how each stands (pure)
@@ -30,6 +31,7 @@ mod arrivals;
 mod book;
 mod controller;
 mod duty;
+mod keys;
 pub mod link;
 mod misses;
 mod offer;

@@ -4,6 +4,7 @@ use crate::action::{Faults, NetworkAction};
 use crate::book::{Standing, WantedPath};
 use crate::controller::{self, Open};
 use crate::duty::State;
+use crate::keys::Keys;
 use crate::link::Link;
 use crate::misses::Misses;
 use crate::offering::{Offered, Offering};
@@ -18,8 +19,8 @@ use tidegate_controller_api::View;
 use tidegate_durable::DurableError;
 use tidegate_evidence::NetworkPath;
 use tidegate_place::{
-    Capabilities, Installation, Observed, Offers, PairPorts, Place, PlaceError, Plan, Refusal, Site, Taken,
-    Wanted,
+    Capabilities, Installation, KeyRing, Observed, Offers, PairPorts, Place, PlaceError, Plan, Refusal, Site,
+    Taken, Wanted,
 };
 use tidegate_visible::{beginning, visible};
 
@@ -35,6 +36,7 @@ pub struct NetworkPlace {
     run: String,
     open: Arc<Mutex<Open>>,
     ports: PairPorts,
+    keys: Keys,
     offers: Offers,
     offering: Offering,
     record: Record,
@@ -55,6 +57,7 @@ pub fn install(site: &Site<'_>) -> Result<Installation, DurableError> {
     let (place, damage) = NetworkPlace::new(
         site.state,
         site.pair_ports.clone(),
+        site.key_ring.clone(),
         site.offers.clone(),
         Box::new(controller::open),
     )?;
@@ -70,16 +73,19 @@ impl NetworkPlace {
     pub fn new(
         state: &Path,
         ports: PairPorts,
+        keys: KeyRing,
         offers: Offers,
         open: Open,
     ) -> Result<(Self, Option<String>), DurableError> {
         let (record, damage) = Record::load(state)?;
+        let keys = Keys::load(state, keys);
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let rest = State::of(record.book(Instant::now()));
         let place = Self {
             run: format!("{}-{:x}", std::process::id(), since.as_nanos()),
             open: Arc::new(Mutex::new(open)),
             ports,
+            keys,
             offers,
             offering: Offering::default(),
             record,
@@ -116,7 +122,7 @@ impl NetworkPlace {
         let Some(controller) = to else { return Ok(()) };
         let mut state = std::mem::take(&mut self.rest);
         state.book.ask_all(Instant::now());
-        let link = Link::start(controller, state, &self.open, &self.ports);
+        let link = Link::start(controller, state, &self.open, &self.ports, &self.keys);
         self.link =
             Some(link.map_err(|error| PlaceError::Failed(format!("no thread for the controller: {error}")))?);
         Ok(())
