@@ -16,6 +16,7 @@ from pathlib import Path
 from tidegate_controller.config import Config, ConfigError, load
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.loop import Runtime
+from tidegate_controller.runtime.systemd import Service
 
 log = logging.getLogger("tidegate_controller")
 
@@ -23,6 +24,7 @@ log = logging.getLogger("tidegate_controller")
 async def serve(config: Config) -> None:
     """Runs until a signal. Raises what ended it, if that was a fault."""
     loop, runtime = asyncio.get_running_loop(), Runtime(config, Kept())
+    service = Service()
     running = asyncio.current_task()
     assert running is not None
     ended = False
@@ -31,12 +33,14 @@ async def serve(config: Config) -> None:
         nonlocal ended
         log.info("%s: the controller ends; switches keep what they have", name)
         ended = True
+        service.ends()
         running.cancel()
 
     for one in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(one, end, one.name)
     try:
         await runtime.start()
+        service.ready()
         await runtime.run()
     except asyncio.CancelledError:
         if not ended:
