@@ -127,7 +127,7 @@ def test_a_requirement_that_is_not_locked(packages: Packages, line: str) -> None
 
 
 def test_a_package_that_is_another(packages: Packages) -> None:
-    """What is there has to be what is required; one of several versions, for several Pythons."""
+    """The version has to be one of those that are required: there may be several, for several Pythons."""
     packages.add("one", "License-Expression: MIT")
     packages.require(f"one==2.0 ; python_full_version >= '3.12' --hash=sha256:{HASH}\n")
     assert packages.run()[0] == 0
