@@ -20,7 +20,7 @@ NATIVE := --locked --manifest-path controller/native/Cargo.toml --target-dir tar
 # Files of tests that run nothing but Python.
 QUICK := $(addprefix tests/tools/test_,bench.py bench_stacks.py deny.py rates.py reliability.py soak.py)
 
-.PHONY: help setup guest demo native check nightly test lab lint fmt bench bench-quick instructions soak fuzz miri reliability deb deb-controller build
+.PHONY: help setup guest demo native check nightly test lab lint lint-rust lint-rest fmt bench bench-quick instructions soak fuzz miri reliability deb deb-controller build
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -59,18 +59,26 @@ lab: build ## the guest tests alone
 
 lint: ## formatting, clippy, ruff, mypy, shellcheck, cargo-deny; no warnings
 	@scripts/setup lint
+	@$(MAKE) --no-print-directory --jobs --output-sync=target lint-rust lint-rest
+
+lint-rust:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --features tidegate-switch/test-clock,tidegate-switch/measure,tidegate-place-switch/measure,tidegate-steering/guest-tests --locked -- -D warnings
+	cargo fmt --manifest-path controller/native/Cargo.toml --check
+	cargo clippy $(NATIVE) -- -D warnings
+
+# While clippy waits for a crate that many others need, processors are idle; cargo-deny may be built first. `--jobs`
+# has no number: with one, cargo would share it.
+lint-rest:
 	.venv/bin/ruff check --config tests/pyproject.toml $(PYTHON)
 	.venv/bin/ruff format --config tests/pyproject.toml --check $(PYTHON)
 	cd tests && ../.venv/bin/mypy . ../scripts/test
 	cd tests && ../.venv/bin/mypy ../bench ../bench/run
-	cargo fmt --manifest-path controller/native/Cargo.toml --check
-	cargo clippy $(NATIVE) -- -D warnings
 	cd controller && ../.venv/bin/ruff check . && ../.venv/bin/ruff format --check . && ../.venv/bin/mypy src tests bench
 	cd tests && ../.venv/bin/mypy ../scripts/fuzz && ../.venv/bin/mypy ../scripts/nightly && ../.venv/bin/mypy ../scripts/modules && ../.venv/bin/mypy ../scripts/prose && ../.venv/bin/mypy ../scripts/licences
 	shellcheck -x scripts/setup scripts/deb scripts/deb-controller scripts/deny scripts/earlier scripts/guest .ci/run $(addprefix packaging/,postinst prerm postrm) $(addprefix packaging/controller/,postinst prerm postrm)
 	shellcheck -s dash tests/lab/init.sh
+	@scripts/setup deny
 	@scripts/deny
 	scripts/licences
 	scripts/modules --check

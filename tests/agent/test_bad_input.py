@@ -12,6 +12,8 @@ from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need
 from lab.process import wait_for
 
+pytestmark = pytest.mark.abreast
+
 MAC = "52:54:00:00:06:01"
 BASE_MAC = "52:54:00:00:06:fe"
 

@@ -35,6 +35,7 @@ def port(host: Host, name: str, mac: str, *lines: str) -> str:
     return vhost_user_vnic(name, host.folder / f"{name}.sock", mac, *lines)
 
 
+@pytest.mark.abreast
 def test_plan_changes_nothing(host: Host) -> None:
     """`plan` says what would change; only `apply` does it; then there is nothing left to plan."""
     contract = host.file(port(host, "one", MAC["a"]))
@@ -49,6 +50,7 @@ def test_plan_changes_nothing(host: Host) -> None:
     assert (host.folder / "one.sock").stat().st_ino == before
 
 
+@pytest.mark.abreast
 def test_rm_restores(host: Host, stacks: tuple[Stack, Stack]) -> None:
     """`vnic rm` takes tap and socket away."""
     host.apply(port(host, "one", "52:54:00:00:07:01"))
@@ -59,6 +61,7 @@ def test_rm_restores(host: Host, stacks: tuple[Stack, Stack]) -> None:
     assert host.names() == {"b"}
 
 
+@pytest.mark.abreast
 def test_set_is_shown(host: Host) -> None:
     """`vnic set` changes one key and leaves the others."""
     host.apply(port(host, "one", MAC["a"], 'tx = { max = "50mbit" }', "weight = 3"))
@@ -69,6 +72,7 @@ def test_set_is_shown(host: Host) -> None:
     assert "70mbit" in host.cli("vnic", "show", "one")
 
 
+@pytest.mark.abreast
 def test_a_files_vnic_belongs_to_the_file(host: Host) -> None:
     """The API refuses to change or remove what a file owns, and names the file."""
     host.kill_agent()
@@ -82,6 +86,7 @@ def test_a_files_vnic_belongs_to_the_file(host: Host) -> None:
     assert "50mbit" in host.cli("vnic", "show", "mine", "--json")
 
 
+@pytest.mark.abreast
 def test_json_everywhere(host: Host, stacks: tuple[Stack, Stack]) -> None:
     """--json prints one JSON document and nothing else."""
     contract = host.file(port(host, "two", "52:54:00:00:07:02"))
@@ -127,6 +132,7 @@ def test_the_wait_for_a_vnics_own_limit_is_reported(host: Host, stacks: tuple[St
     assert host.try_cli("why", "a", "--last", "2m").returncode == 2
 
 
+@pytest.mark.abreast
 def test_a_window_forgets_and_begins_anew(host: Host, stacks: tuple[Stack, Stack]) -> None:
     """What happened more than 10 s ago is not of the last 10 s; another contract begins all windows anew."""
     a, _ = stacks
@@ -149,6 +155,7 @@ def test_a_window_forgets_and_begins_anew(host: Host, stacks: tuple[Stack, Stack
         assert began == "contract"
 
 
+@pytest.mark.abreast
 def test_capture(host: Host, stacks: tuple[Stack, Stack]) -> None:
     """`capture` writes a pcapng that Wireshark's tools read, with both directions of the vNIC."""
     need_commands("tshark", "capinfos")
@@ -162,6 +169,7 @@ def test_capture(host: Host, stacks: tuple[Stack, Stack]) -> None:
     assert {"0", "8"} <= set(frames)
 
 
+@pytest.mark.abreast
 def test_deadline_is_admitted_and_shown(host: Host) -> None:
     """A contract that fits is admitted, and `show` gives its delay bound."""
     host.apply(
@@ -180,6 +188,7 @@ def test_deadline_is_admitted_and_shown(host: Host) -> None:
     assert "bound" in shown
 
 
+@pytest.mark.abreast
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completions(host: Host, shell: str) -> None:
     """Completions know the commands."""
@@ -187,6 +196,7 @@ def test_completions(host: Host, shell: str) -> None:
     assert all(word in text for word in ("apply", "vnic", "capture", "why"))
 
 
+@pytest.mark.abreast
 def test_api_socket_by_environment(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """TIDEGATE_API stands for --api."""
     monkeypatch.setenv("TIDEGATE_API", str(host.api))

@@ -67,6 +67,7 @@ def _refused(host: Host, *arguments: str | Path) -> str:
     return done.stderr
 
 
+@pytest.mark.abreast
 def test_full_disk(small: SmallDisk) -> None:
     """Changes are refused with what to do; what is in force stays, over new agents and switches."""
     one = vhost_user_vnic("a", small.folder / "a.sock", "52:54:00:00:07:01", 'tx = { max = "20mbit" }')
@@ -98,6 +99,7 @@ def test_full_disk(small: SmallDisk) -> None:
     assert small.names() == {"a", "b"}
 
 
+@pytest.mark.abreast
 def test_damaged_state(host: Host) -> None:
     """It is kept aside and said, where people look; the copy before it is in force."""
     socket = host.folder / "a.sock"
@@ -120,6 +122,7 @@ def test_damaged_state(host: Host) -> None:
     assert "Note:" not in host.cli("vnic", "ls")
 
 
+@pytest.mark.abreast
 def test_stopped_switch(host: Host) -> None:
     """A switch that is stopped hangs no other program, is reported, and goes on as if nothing had been."""
     host.apply(vhost_user_vnic("a", host.folder / "a.sock", "52:54:00:00:07:01"))

@@ -33,6 +33,7 @@ def stacks(host: Host, tmp_path: Path) -> Iterator[tuple[Stack, Stack]]:
         yield a, b
 
 
+@pytest.mark.abreast
 def test_no_frame_is_lost(host: Host, stacks: tuple[Stack, Stack]) -> None:
     """A ping every 10 ms loses nothing over kill -9, absence and return of the agent."""
     a, _ = stacks
@@ -68,6 +69,7 @@ def _received(stack: Stack) -> int:
     return int(stack.run("cat /proc/net/dev").split("eth0:")[1].split()[0])
 
 
+@pytest.mark.abreast
 def test_front_ends_stay_connected(host: Host, tmp_path: Path) -> None:
     """testpmd sends on through the restart and never has to connect again."""
     need_commands("dpdk-testpmd")
@@ -100,6 +102,7 @@ def test_front_ends_stay_connected(host: Host, tmp_path: Path) -> None:
         assert not re.search(r"disconnect|reconnect", source.process.output(), re.IGNORECASE)
 
 
+@pytest.mark.abreast
 def test_changes_made_without_an_agent_come_into_force(host: Host, stacks: tuple[Stack, Stack]) -> None:
     """A contract file changed while the agent was dead is in force once it is back."""
     a, _ = stacks

@@ -5,6 +5,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lab.host import Host, vhost_user_vnic
 from lab.process import wait_for
 
@@ -36,6 +38,7 @@ def contract(host: Host, name: str, *lines: str) -> str:
     return vhost_user_vnic(name, host.folder / f"{name}.sock", MAC[name], *lines)
 
 
+@pytest.mark.abreast
 def test_a_refused_file_is_named_everywhere(host: Host) -> None:
     """With line and reason, in `ls`, `show`, `why` and `status`; its earlier contracts stay in force."""
     path = host.etc / "cam.toml"
@@ -84,6 +87,7 @@ def test_a_refused_file_is_named_everywhere(host: Host) -> None:
     assert host.names() == {"cam"}
 
 
+@pytest.mark.abreast
 def test_the_log_says_which_part_of_a_refused_file_is_in_force(host: Host) -> None:
     """Of a file that was never accepted none is; of another file its earlier contracts."""
     path = host.etc / "cam.toml"
@@ -132,6 +136,7 @@ def test_without_a_switch(host: Host) -> None:
     wait_for_kinds(host)
 
 
+@pytest.mark.abreast
 def test_without_an_agent(host: Host) -> None:
     """It says so, in the same form, and ends as every command does without an agent."""
     host.kill_agent()
@@ -145,6 +150,7 @@ def test_without_an_agent(host: Host) -> None:
     assert (agent["kind"], agent["about"]) == ("place-away", ["agent"])
 
 
+@pytest.mark.abreast
 def test_a_place_that_no_contract_names_may_be_away(tmp_path: Path) -> None:
     """A host that has SR-IOV functions only needs no switch."""
     with Host(tmp_path) as host:

@@ -13,6 +13,8 @@ from lab.namespaces import Stack
 from lab.need import need
 from lab.process import wait_for
 
+pytestmark = pytest.mark.abreast
+
 PORT = 5004
 
 

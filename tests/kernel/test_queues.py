@@ -16,6 +16,8 @@ from lab.process import wait_for
 from scenes.queueing.load import DOWN_PORT, UP_PORT, Load
 from scenes.queueing.places import NETDEV, PEER, VM, Kernel
 
+pytestmark = pytest.mark.abreast
+
 RATE = "20mbit"
 IFB = "tidegate-tx"
 V6 = {"vm": "fd09::1", "outer": "fd09::2"}

@@ -12,7 +12,8 @@ from lab.need import need_guests, need_sriov
 from lab.nested import LIMIT_SOCKET, InnerGuest, outer_guest
 from lab.vf_counters import set_counter
 
-pytestmark = pytest.mark.lab
+# Emulated twice, on a machine that has other work, it takes minutes.
+pytestmark = [pytest.mark.lab, pytest.mark.abreast, pytest.mark.timeout(600)]
 
 MAC = "52:54:00:00:00:10"
 SENT = ROOT / "tests/lab/sent.py"

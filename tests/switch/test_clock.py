@@ -79,7 +79,7 @@ def ping_ns(stack: Stack, version: int) -> float:
     return float(said.rsplit(" = ", 1)[1].split("/")[0]) * 1e6
 
 
-@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("version", [pytest.param(4, marks=pytest.mark.nightly), 6])
 def test_the_offset_of_one_clock_to_itself_is_zero_within_the_error(
     underlay: Underlay, tmp_path_factory: pytest.TempPathFactory, version: int
 ) -> None:
@@ -114,6 +114,7 @@ def test_the_offset_of_one_clock_to_itself_is_zero_within_the_error(
         two.check_alive()
 
 
+@pytest.mark.abreast
 def test_a_host_without_the_key_is_not_believed(
     underlay: Underlay, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_host_without_the_key_is_not_believed(
         wait_for("exchanges", lambda: knows(one))
 
 
+@pytest.mark.abreast
 def test_a_peer_that_shares_no_key_is_not_asked(
     underlay: Underlay, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -145,6 +147,7 @@ def test_a_peer_that_shares_no_key_is_not_asked(
         assert "no Tidegate host" in one.cli("clock")
 
 
+@pytest.mark.abreast
 def test_a_taken_port_of_notices_is_refused_with_what_to_do(
     underlay: Underlay, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -162,6 +165,7 @@ def test_a_taken_port_of_notices_is_refused_with_what_to_do(
         one.apply(uplink(1, "notice-port = 29797"))
 
 
+@pytest.mark.abreast
 def test_frames_follow_a_vnic_from_host_to_host(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -58,6 +58,7 @@ def test_demo_served(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
 
 
+@pytest.mark.abreast
 def test_complete_runs_are_reported_after_an_interrupt(tmp_path_factory: pytest.TempPathFactory) -> None:
     """One run of several, then Ctrl-C: its figures as JSON, exit code 1, and nothing is left."""
     need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())

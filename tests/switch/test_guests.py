@@ -105,6 +105,7 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, Guest
         host.check_alive()
 
 
+@pytest.mark.abreast
 def test_a_guest_is_told_its_mtu(tmp_path: Path) -> None:
     """QEMU's host_mtu: Linux sets the MTU of the contract by itself."""
     need_guests()
@@ -215,6 +216,7 @@ def test_driver_features(peer: tuple[Host, Guest], queues: int, options: str) ->
         assert checksum_errors(a) == checksum_errors(b) == 0
 
 
+@pytest.mark.abreast
 def test_guest_and_tap(host: Host, tmp_path: Path) -> None:
     """A guest and a kernel stack on a tap exchange TCP, each with its own offloads."""
     need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
@@ -253,6 +255,7 @@ def test_driver_reload_and_new_guest(peer: tuple[Host, Guest]) -> None:
         assert " 0% packet loss" in again.run(ping)
 
 
+@pytest.mark.abreast
 def test_guest_reboots_under_traffic(peer: tuple[Host, Guest]) -> None:
     """A guest that is reset while it sends and receives is on its port again, without a new connection."""
     host, b = peer
@@ -281,6 +284,7 @@ def test_memory_that_is_not_shared(host: Host) -> None:
         assert host.show("a").connection != "up"
 
 
+@pytest.mark.abreast
 def test_super_frames_pass_whole(peer: tuple[Host, Guest]) -> None:
     """Between guests with all offloads, TCP goes as super-frames in both directions, with checksums right."""
     host, b = peer
@@ -420,6 +424,7 @@ def test_killed_under_traffic(host: Host, tmp_path: Path) -> None:
                 transfer(a, b, IP["a"])
 
 
+@pytest.mark.abreast
 def test_switch_restarted_under_running_guests(host: Host) -> None:
     """After kill -9 of the switch, guests with reconnect=1 come back and go on, under contract."""
     contracts(host)

@@ -10,6 +10,8 @@ from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_commands
 from lab.process import wait_for
 
+pytestmark = pytest.mark.abreast
+
 MACS = [f"52:54:00:00:04:{n:02x}" for n in range(4)]
 
 

@@ -20,7 +20,7 @@ from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_guests
 from lab.process import wait_for
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.abreast]
 
 BRIDGE = "52:54:00:00:09:01"
 CONTRACT = ('tx = { max = "50mbit", min = "40mbit" }', 'to = ["peer"]')

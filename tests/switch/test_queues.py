@@ -101,7 +101,7 @@ def test_the_wait_through_a_fifo_is_reported(fifo: Json) -> None:
     assert "sparse" not in fifo["told"]
 
 
-@pytest.mark.parametrize("flows", ["1down", "8down"])
+@pytest.mark.parametrize("flows", [pytest.param("1down", marks=pytest.mark.nightly), "8down"])
 def test_pings_of_a_tap_do_not_wait_behind_its_downloads(tap: Tap, flows: str) -> None:
     """One connection and eight."""
     is_short(tap, flows, beside(tap, flows, FIFO))
@@ -173,6 +173,7 @@ def two_stacks(tap: Tap) -> Iterator[dict[str, str]]:
             stack.run(f"ip addr del {address}/64 dev eth0; sysctl -qw net.ipv6.conf.all.disable_ipv6=1")
 
 
+@pytest.mark.abreast
 @pytest.mark.parametrize("offloads", ["on", "off"])
 @pytest.mark.parametrize("version", ["4", "6"])
 def test_frames_that_allow_marks_are_marked_with_right_checksums(
@@ -204,6 +205,7 @@ def test_frames_that_allow_marks_are_marked_with_right_checksums(
     assert counted - before.document["stats"]["tx"]["marked"] >= len(marked), windows_text
 
 
+@pytest.mark.abreast
 def test_without_ecn_nothing_is_marked(tap: Tap) -> None:
     """Frames are dropped instead, and counted for that reason (`codel`)."""
     tap.limit(Load(up=1), RATE, ())

@@ -44,6 +44,7 @@ def test_rings_go_on(how: str) -> None:
         assert report["lost_by_it"] == 0, report["dropped"]
 
 
+@pytest.mark.abreast
 def test_reload(tmp_path: Path) -> None:
     """As systemd calls and hears it: it knows the new main process before the old one ends."""
     control, manager = tmp_path / "switch.sock", tmp_path / "notify.sock"
@@ -91,6 +92,7 @@ def test_reload(tmp_path: Path) -> None:
                 os.kill(new, signal.SIGKILL)
 
 
+@pytest.mark.abreast
 def test_taps_stay(host: Host, tmp_path: Path) -> None:
     """Taps keep their addresses over a kill, also where another agent made them, and counters go on."""
     need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
@@ -112,6 +114,7 @@ def test_taps_stay(host: Host, tmp_path: Path) -> None:
         assert host.show("a").tx_frames > before
 
 
+@pytest.mark.abreast
 def test_testpmd_does_not_notice(host: Host, tmp_path: Path) -> None:
     """DPDK's front ends send on over kills and upgrades, on the connections they have."""
     need_commands("dpdk-testpmd")

@@ -52,6 +52,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
         yield host
 
 
+@pytest.mark.abreast
 @pytest.mark.parametrize("how", ["replaced", "killed"])
 def test_an_heir_reconnects_after_a_restart_of_the_switch(host: Host, how: str) -> None:
     """The first goes on in the next process. The one that waits comes again, and is answered."""
@@ -183,6 +184,7 @@ class Journey:
         self.stream.goes_on(50)
 
 
+@pytest.mark.abreast
 @pytest.mark.lab
 def test_a_guest_migrates_within_one_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A TCP connection goes on, few pings are lost, and the contract, its counters and its address stay.
@@ -212,6 +214,7 @@ def test_a_guest_migrates_within_one_host(tmp_path: Path, capsys: pytest.Capture
         host.check_alive()
 
 
+@pytest.mark.abreast
 def test_the_next_front_end_is_no_surprise(host: Host) -> None:
     """What the command line says of the one that waits."""
     path = host.folder / "vm.sock"

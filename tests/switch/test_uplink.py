@@ -16,6 +16,8 @@ from lab.need import need, need_commands
 from lab.process import wait_for
 from lab.underlay import ADDRESSES, Underlay, uplink
 
+pytestmark = pytest.mark.abreast
+
 MAC = {"a": "52:54:00:00:09:0a", "b": "52:54:00:00:09:0b"}
 IP = {"a": "10.9.0.1", "b": "10.9.0.2"}
 IP6 = {"a": "fd09::1", "b": "fd09::2"}

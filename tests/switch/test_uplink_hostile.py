@@ -61,6 +61,7 @@ def requests(stack: Stack) -> int:
     return int(float(text.split("IcmpMsgInType8")[1].split()[0]))
 
 
+@pytest.mark.abreast
 def test_a_peer_that_reflects(
     underlay: Underlay, stacks: dict[str, Stack], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_flood_from_the_wire(
         host.check_alive()
 
 
+@pytest.mark.abreast
 def test_a_tunnel_in_the_tunnel(
     underlay: Underlay, stacks: dict[str, Stack], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -136,7 +136,7 @@ def bare(controller_package: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def machine(bare: Installed) -> Installed:
     """The same, where the controller serves one switch, which is not there."""
     configure(bare, CONFIGURATION)
-    bare.run(f"systemctl restart {SERVICE}")
+    bare.run(f"systemctl start {SERVICE}")
     return bare
 
 

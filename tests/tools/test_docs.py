@@ -20,6 +20,8 @@ from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_commands
 from lab.process import wait_for
 
+pytestmark = pytest.mark.abreast
+
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 REFERENCE = ROOT / "docs" / "reference"
 FENCE = re.compile(r"^[ ]*```(\w*)\n(.*?)^[ ]*```", re.MULTILINE | re.DOTALL)

@@ -18,6 +18,8 @@ import pytest
 
 from lab.initramfs import ROOT
 
+pytestmark = pytest.mark.abreast
+
 CARGO = """\
 #!/bin/sh
 echo "$@" >>calls
@@ -94,17 +96,20 @@ def test_few_get_a_second_try(
 
 
 def test_the_order_of_cargos_programs(runner: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test program of the workspace runs once, those that measure the kernel first and alone."""
+    """Each test program of the workspace runs once, first those that measure the kernel."""
     monkeypatch.chdir(ROOT)
-    alone, (beside, doc) = runner.cargo_parts()
+    alone, switch, (units, one, other, doc) = runner.cargo_parts()
     assert alone == ["--workspace", *(f"--test={name}" for name in runner.MEASURES_KERNEL)]
     folders = [folder for each in ("crates/*/tests", "crates/places/*/tests") for folder in ROOT.glob(each)]
     files = {path.stem for folder in folders for path in folder.glob("*.rs")}
     files |= {path.parent.name for folder in folders for path in folder.glob("*/main.rs")}
-    named = [word.removeprefix("--test=") for word in [*alone, *beside] if word.startswith("--test=")]
+    words = [*alone, *switch, *one, *other]
+    named = [word.removeprefix("--test=") for word in words if word.startswith("--test=")]
     assert len(named) == len(set(named))
     assert files <= set(named)
-    assert {"--workspace", "--lib", "--bins"} <= set(beside)
+    own = {path.stem for path in (ROOT / "crates/switch/tests").glob("*.rs")}
+    assert {f"--test={name}" for name in own} <= set(switch)
+    assert units == ["--workspace", "--lib", "--bins"]
     assert doc == ["--workspace", "--doc"]
 
 
@@ -118,15 +123,29 @@ def test_the_release_build_begins_after_the_measuring_tests(
         order.append(arguments[-1])
         return runner.Counts(passed=1)
 
+    def run_aside(*arguments: str, aside: bool) -> object:
+        assert aside
+        return run(*arguments), {}
+
+    def controller(_: object) -> object:
+        run("controller")
+        return lambda: runner.Counts(passed=1)
+
     def build(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
         order.append("build")
         return subprocess.CompletedProcess([], 0)
 
-    monkeypatch.setattr(runner, "cargo_parts", lambda: (["alone"], [["beside"], ["doc"]]))
+    monkeypatch.setattr(
+        runner, "cargo_parts", lambda: (["alone"], ["switch"], [["units"], ["one"], ["other"], ["doc"]])
+    )
     monkeypatch.setattr(runner, "cargo_test", run)
+    monkeypatch.setattr(runner, "cargo_first_try", run_aside)
+    monkeypatch.setattr(runner, "controller", controller)
     monkeypatch.setattr(runner.subprocess, "run", build)
-    assert runner.cargo(lambda: order.append("release")).passed == 3
-    assert order == ["build", "alone", "release", "beside", "doc"]
+    counts = runner.without_guests([], lambda: order.append("release"))
+    assert {part: each.passed for part, each in counts.items()} == {"cargo test": 6, "controller": 1}
+    assert order[:4] == ["build", "alone", "release", "switch"]
+    assert sorted(order[4:]) == ["controller", "doc", "one", "other", "units"]
 
 
 def test_a_second_try_in_two_of_ten_runs_is_reported(runner: ModuleType, tmp_path: Path) -> None:
@@ -217,32 +236,32 @@ ABREAST = """\
 import pytest, time
 from pathlib import Path
 
-pytestmark = pytest.mark.abreast
+pytestmark = [pytest.mark.abreast, pytest.mark.lab]
 
-def test_meets_the_other():
+def test_meets_the_others():
     Path('{own}').touch()
-    end = time.monotonic() + 10
-    while not Path('{other}').exists():
+    end = time.monotonic() + 60
+    while not all(Path(name).exists() for name in ('one', 'two', 'three')):
         assert time.monotonic() < end
 """
 
 
 def test_end_to_end(runner: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What fails gets a second try, by its own list of what failed last; files that may run two at a time."""
+    """What fails gets a second try, by its own list of what failed last; files that run at the same time."""
     (tmp_path / "test_alone.py").write_text(TESTS)
-    (tmp_path / "test_one.py").write_text(
-        ABREAST.format(own="one", other="two") + "\ndef test_more(): pass\n"
-    )
+    (tmp_path / "test_one.py").write_text(ABREAST.format(own="one") + "\ndef test_more(): pass\n")
     shaky = (
         "\ndef test_shaky():\n"
         "    first = not Path('x').exists()\n"
         "    Path('x').touch()\n"
         "    assert not first\n"
     )
-    (tmp_path / "test_two.py").write_text(ABREAST.format(own="two", other="one") + shaky)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    abreast\n")
+    (tmp_path / "test_two.py").write_text(ABREAST.format(own="two") + shaky)
+    without_guests = ABREAST.replace(", pytest.mark.lab", "").format(own="three")
+    (tmp_path / "test_three.py").write_text(without_guests)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    abreast\n    lab\n")
     counts = runner.end_to_end([str(ROOT / ".venv/bin/pytest"), str(tmp_path)])
-    assert (counts.passed, counts.failed, counts.skipped) == (2 + 2 + 2, 1, 0)
+    assert (counts.passed, counts.failed, counts.skipped) == (2 + 2 + 2 + 1, 1, 0)
     assert counts.unstable == ["test_alone::test_shaky", "test_two::test_shaky"]
     printed = capsys.readouterr().out
     for name in ("test_alone::test_shaky", "test_alone::test_broken", "test_two::test_shaky"):

@@ -19,6 +19,8 @@ from lab.need import need_commands, need_sriov, need_systemd
 from lab.process import wait_for
 from lab.testpmd import Testpmd, virtio_user
 
+pytestmark = pytest.mark.abreast
+
 SERVICES = ("tidegate-switch", "tidegate-agent")
 
 EARLIER = Path(__file__).resolve().parents[1] / "lab/earlier"
@@ -350,7 +352,6 @@ tx      = { max = "100mbit" }
 
 
 @pytest.mark.lab
-@pytest.mark.abreast
 def test_a_virtual_function(package: Path, tmp_path: Path) -> None:
     """The agent's unit leaves it what a NIC takes: limits by netlink, counters by mapping the registers."""
     need_sriov()
