@@ -44,6 +44,23 @@ with socket.create_connection(("127.0.0.1", 6653), timeout=30) as switch:
 """
 """A switch's end: the first two bytes that it hears."""
 
+USES = """
+import sqlite3, ssl, sys
+sys.path.insert(0, "/usr/lib/tidegate-controller")
+import aiohttp, networkx, os_ken.lib.packet.packet, prometheus_client, tidegate_native
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+key = ec.generate_private_key(ec.SECP256R1())
+key.public_key().verify(key.sign(b"text", ec.ECDSA(hashes.SHA256())), b"text", ec.ECDSA(hashes.SHA256()))
+AESGCM(AESGCM.generate_key(256)).encrypt(bytes(12), b"text", None)
+ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+with sqlite3.connect("/var/lib/tidegate-controller/tried.sqlite") as database:
+    database.executescript("PRAGMA journal_mode = WAL; CREATE TABLE tried (one)")
+print("all was used")
+"""
+"""Libraries that could need what the unit forbids: code made at run time, system calls, other folders."""
+
 
 @pytest.fixture(scope="module")
 def tree(controller_package: Path) -> Path:
@@ -179,6 +196,15 @@ def test_it_uses_its_own_packages(bare: Installed) -> None:
     bare.run(f"mkdir /run/wrong && for file in {wrong}; do echo 'raise SystemExit(9)' >$file; done")
     bare.run(f"cd /run/wrong && PYTHONPATH=/run/wrong {SERVICE} --check --config {EXAMPLE}")
     bare.run(f"test -e /{PLACE}/tidegate_controller/__pycache__/main.cpython-311.pyc")
+
+
+def test_the_unit_forbids_nothing_that_is_needed(machine: Installed) -> None:
+    """The libraries that are carried work under it."""
+    (machine.root / "run/uses.py").write_text(USES)
+    once = "Type=oneshot\nRestart=no\nExecStart=\nExecStart=/usr/bin/python3 -IS /run/uses.py\n"
+    machine.restart_with(SERVICE, f"[Service]\n{once}")
+    assert "all was used" in log(machine)
+    machine.restart_with(SERVICE, "")
 
 
 def test_a_key_from_elsewhere(machine: Installed) -> None:
