@@ -138,7 +138,8 @@ deb: build ## dist/tidegate_VERSION_ARCH.deb
 	@scripts/setup deb
 	scripts/deb
 
+# Crates outside of the module's workspace are compiled by their whole path, which tells where it was built.
 deb-controller: ## dist/tidegate-controller_VERSION_ARCH.deb, with the Python packages it needs; needs CPython 3.11
 	@scripts/setup build controller
-	cargo build --release $(NATIVE)
+	RUSTFLAGS="--remap-path-prefix=$(CURDIR)/=" cargo build --release $(NATIVE)
 	scripts/deb-controller
