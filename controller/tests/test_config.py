@@ -1,5 +1,7 @@
 """The configuration's file: what it says, and what is wrong with it."""
 
+import hashlib
+import re
 import tomllib
 from contextlib import suppress
 from pathlib import Path
@@ -8,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate_controller import config as config_package
 from tidegate_controller.config import LARGEST_FILE, ConfigError, load, parse
+from tidegate_controller.config.file import TERMS
 from tidegate_controller.main import main
+from tidegate_controller.model.hosts import Allowed
 from tidegate_controller.model.topology import Link, Port
 
 GOOD = """
@@ -39,6 +44,14 @@ capacity = "10Gbit"
 port = "s1:2"
 address = "10.0.0.1"
 mac = "02:00:00:00:00:01"
+token = "sha256:0000000000000000000000000000000000000000000000000000000000000001"
+segments = [100, 16777215]
+macs = ["02:00:00:00:0a:01", "02:00:00:0b:00:00/32"]
+[api]
+listen = "127.0.0.1:0"
+public = "https://10.0.0.1:6654"
+lease = "9s"
+operator-token = "sha256:0000000000000000000000000000000000000000000000000000000000000002"
 [hosts.h2]
 port = "s2:2"
 address = "FD00::2"
@@ -65,6 +78,21 @@ def test_a_file() -> None:
         (2_000_000, 1 << 20, False),
     ]
     assert config.hosts["h2"].address == "fd00::2"
+    api = config.api
+    assert (api.listen, api.public, api.lease, api.plain) == (
+        ("127.0.0.1", 0),
+        "https://10.0.0.1:6654",
+        9.0,
+        False,
+    )
+    assert (api.tokens, api.operator) == ({"h1": (1).to_bytes(32)}, (2).to_bytes(32))
+    one = api.allowed["h1"]
+    assert one.address == "10.0.0.1"
+    assert one.segments == {100, 16777215}
+    for mac, mine in {"0a:01": True, "0a:02": False, "0b:ff": False}.items():
+        assert any(macs.has(f"02:00:00:00:{mac}") for macs in one.macs) == mine
+    assert one.macs[1].has("02:00:00:0b:ff:ff")
+    assert api.allowed["h2"] == Allowed("fd00::2")
 
 
 @pytest.mark.parametrize(
@@ -101,6 +129,20 @@ def test_a_file() -> None:
         ("[hosts.h1]", "hosts.h1 = 5\n[x]", "f: hosts.h1: a table was expected|f: .*"),
         ("[hosts.h1]", "[hosts.h1", "f: .*line"),
         ('reservable = "500Mbit"', 'reservable = "20Gbit"', "f: links.1: "),
+        ('"127.0.0.1:0"', '"127.0.0.1"', "f: api.listen: is '127.0.0.1'; ADDRESS:PORT"),
+        ('"127.0.0.1:0"', '"0.0.0.0:1"', "f: api.listen: .*is no loopback address: it needs TLS, or `plain"),
+        ('"https:', '"ftp:', "f: api.public: is 'ftp://10.0.0.1:6654'; a URL"),
+        ('"9s"', '"0.9s"', "f: api.lease: 1s to 3600s"),
+        ("operator-token =", "operator =", "f: api.operator: is not known"),
+        ("operator-token =", "operator-token-file =", "f: api.operator-token-file: sha256:.*No such file"),
+        ("operator-token =", 'operator-token-file = "x"\noperator-token =', "are two; state one"),
+        ('000002"\n[hosts.h2]', '000001"\n[hosts.h2]', "f: hosts.h1.token: is that of the operators, too"),
+        ("sha256:0", "sha1:0", "f: hosts.h1.token: is 'sha1:.*sha256: and 64 hexadecimal digits"),
+        ("16777215]", "16777216]", "f: hosts.h1.segments: has '16777216'; 1 to 16777215"),
+        ("16777215]", "true]", "f: hosts.h1.segments: has 'True'"),
+        ("00/32", "00/49", "f: hosts.h1.macs: has '02:00:00:0b:00:00/49'; a MAC such as"),
+        ('"02:00:00:00:0a:01"', "5", "f: hosts.h1.macs: has '5'; a MAC"),
+        ("[hosts.h1]", "[hosts.operator]", "f: hosts.operator: `operator` is the name"),
     ],
 )
 def test_faults_name_the_key(old: str, new: str, text: str) -> None:
@@ -143,6 +185,45 @@ def test_bounds() -> None:
         parse(many, "f")
     with pytest.raises(ConfigError, match="switches: none is named"):
         parse("", "f")
+
+
+def test_the_operators_token_in_a_file(tmp_path: Path) -> None:
+    """It is read once; a file that all may read is a fault."""
+    file = tmp_path / "token"
+    text = re.sub("operator-token = .*", f'operator-token-file = "{file}"', GOOD)
+    file.write_text("a-token-of-16-bytes\n")
+    file.chmod(0o600)
+    assert parse(text, "f").api.operator == hashlib.sha256(b"a-token-of-16-bytes").digest()
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="may be read by all"):
+        parse(text, "f")
+    file.write_text("short")
+    file.chmod(0o600)
+    with pytest.raises(ConfigError, match="has 5 bytes"):
+        parse(text, "f")
+
+
+@pytest.mark.parametrize("page", ["docs/reference/controller.md", "controller/README.md"])
+def test_examples_of_the_documentation(page: str, tmp_path: Path) -> None:
+    """The program takes them."""
+    text = (Path(__file__).parents[2] / page).read_text()
+    examples = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(examples) == 1
+    file = tmp_path / "example.toml"
+    file.write_text(examples[0])
+    assert main(["--check", "--config", str(file)]) == 0
+
+
+def test_every_key_is_documented() -> None:
+    """By its name in the table of keys."""
+    text = (Path(__file__).parents[2] / "docs/reference/controller.md").read_text()
+    source = Path(config_package.__file__).parent
+    keys = set()
+    for name in ("file.py", "api.py", "tls.py"):
+        keys |= set(re.findall(r"""\.(?:take|text|quantity)\(\s*"([a-z-]+)\"""", (source / name).read_text()))
+    keys |= set(TERMS)
+    assert {"listen", "lease", "segments", "hold", "between", "datapath"} <= keys
+    assert {key for key in keys if f"`{key}`" not in text} == set()
 
 
 def test_the_program_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

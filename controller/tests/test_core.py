@@ -289,6 +289,45 @@ def test_requests_with_a_fault(wanted: PathRequest, reason: str) -> None:
     world.check()
 
 
+def test_the_far_vm_moves(world: World) -> None:
+    """Its path leads to the other host; what is refused leaves the old path in force."""
+    world.ask(request(rate=300 * MBIT))
+    world.settle()
+    asker = world.ask(replace(request(target=1, rate=300 * MBIT), name="h0/v>r"))
+    world.settle()
+    path = world.answers[asker].path
+    assert path is not None
+    assert path.route.links[-1].endswith(">h1")
+    assert world.core.engine.book.names() == ["h0/v>r#2"]
+    world.check()
+    refused = world.ask(replace(request(source=1, target=2, rate=600 * MBIT), name="h0/v>r"))
+    world.settle()
+    assert world.answers[refused].path is None
+    assert world.core.engine.paths["h0/v>r"] == replace(path, state=PathState.ACTIVE)
+
+
+sizes = st.one_of(st.integers(1, 2000), st.integers(1, 2**32))
+times_and_rates = st.one_of(st.integers(1, 2000), st.integers(1, 10**13))
+
+
+@given(times_and_rates, sizes, sizes, sizes, times_and_rates)
+def test_any_number_that_the_api_takes(rate: int, burst: int, small: int, large: int, budget: int) -> None:
+    """Is admitted or refused; none is a fault of the core, which would end the controller."""
+    world = World(ring(4), Random(1), Core())
+    world.begin()
+    wanted = replace(
+        request(), rate=rate, burst=burst, smallest_frame=small, largest_frame=large, budget=budget
+    )
+    for _ in range(2):
+        asker = world.ask(wanted)
+        world.settle()
+        answer = world.answers[asker]
+        assert answer.path is not None or answer.reasons
+        world.ask(request())
+        world.settle()
+    world.check()
+
+
 def test_queues_that_cannot_be_set(world: World) -> None:
     """The path is refused, and nothing of it is left."""
     asker = world.ask(request())

@@ -14,6 +14,7 @@ import tidegate_controller
 from tidegate_controller import events as ev
 from tidegate_controller.config import parse
 from tidegate_controller.decide.move import Update
+from tidegate_controller.main import main
 from tidegate_controller.model.topology import Link, Port, Topology
 from tidegate_controller.openflow.lldp import Discovery
 from tidegate_controller.runtime.kept import Kept
@@ -93,6 +94,19 @@ def test_what_was_kept_counts_until_it_should_have_come() -> None:
     assert one.topology().links == set()
 
 
+def test_a_link_that_is_silent_in_one_direction_counts_as_down() -> None:
+    """Also when that began while no controller ran, so that BFD never heard the other end."""
+    one = seen(Topology({"s1", "s2"}, set(BOTH)))
+    sessions(one, 0.0)
+    for now in (0.0, 2.0, 4.0):
+        frames = dict(one.discovery.due(now))
+        one.frame(LINK.target, frames[LINK.source], now)
+    one.expire(4.0)
+    assert one.topology().links == BOTH
+    one.expire(4.1)
+    assert one.topology().links == set()
+
+
 def test_frames_of_others_show_no_link() -> None:
     """Nor does one over a cable that is not configured."""
     one = seen()
@@ -131,10 +145,24 @@ def test_a_fault_of_the_core_ends_the_process(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(main())
 
 
+def test_a_damaged_state_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The program ends with what is wrong and what to do, without a traceback; it has not listened."""
+    file, kept = tmp_path / "c.toml", tmp_path / "s"
+    kept.write_bytes(b"garbage" * 99)
+    file.write_text(GOOD + f'[state]\nfile = "{kept}"\n')
+    assert main(["--config", str(file)]) == 3
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert f"{kept}: file is not a database. The controller does not start" in record.message
+    assert record.message.endswith("switches keep what they have")
+    assert record.exc_info is None
+    assert "served" not in caplog.text
+
+
 def test_the_program_ends_cleanly(tmp_path: Path) -> None:
     """By SIGTERM, with status 0."""
     file = tmp_path / "c.toml"
-    file.write_text(GOOD.replace("[::1]:6653", "127.0.0.1:0"))
+    kept = tmp_path / "kept" / "state.sqlite"
+    file.write_text(GOOD.replace("[::1]:6653", "127.0.0.1:0") + f'[state]\nfile = "{kept}"\n')
     folder = Path(tidegate_controller.__file__).parents[1]
     words = [sys.executable, "-m", "tidegate_controller.main", "--config", str(file)]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
@@ -148,3 +176,4 @@ def test_the_program_ends_cleanly(tmp_path: Path) -> None:
     assert process.returncode == 0, lines
     assert "SIGTERM: the controller ends" in "".join(lines)
     assert "Traceback" not in "".join(lines)
+    assert kept.exists()

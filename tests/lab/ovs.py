@@ -13,14 +13,24 @@ from .namespaces import Stack
 from .process import Process, wait_for
 
 COMMANDS = ("ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl")
+TLS = [
+    f"--{option}=db:Open_vSwitch,SSL,{column}"
+    for option, column in (
+        ("private-key", "private_key"),
+        ("certificate", "certificate"),
+        ("ca-cert", "ca_cert"),
+    )
+]
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 
 
 class OpenVswitch:
     """A running Open vSwitch, the other end of a tunnel from `stack`'s eth0."""
 
-    def __init__(self, folder: Path, stack: Stack) -> None:
+    def __init__(self, folder: Path, stack: Stack, remote: str = "") -> None:
+        """`remote` is one more that the database listens at; `pssl:` has the files of `ovs-vsctl set-ssl`."""
         folder.mkdir(parents=True)
+        self._more = [f"--remote={remote}", *TLS] if remote else []
         self.folder = folder
         self.stack = stack
         self.remote = f"unix:{folder}/db.sock"
@@ -34,7 +44,7 @@ class OpenVswitch:
         """Start the database, for the first time or after `kill_database`."""
         socket = self.folder / "db.sock"
         socket.unlink(missing_ok=True)
-        words = (str(self.folder / "conf.db"), f"--remote=punix:{socket}")
+        words = (str(self.folder / "conf.db"), f"--remote=punix:{socket}", *self._more)
         self._database = self._start("ovsdb-server", *words)
         wait_for("the database's socket", socket.exists)
 

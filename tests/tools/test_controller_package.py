@@ -218,6 +218,15 @@ def test_a_key_from_elsewhere(machine: Installed) -> None:
     machine.run("rm /etc/credstore/key-encryption.key")
 
 
+def test_reload(machine: Installed) -> None:
+    """Files are read anew by the process that serves."""
+    process = machine.property(SERVICE, "MainPID")
+    machine.run(f"systemctl reload {SERVICE}")
+    assert machine.run(["/usr/bin/python3", "-c", HELLO]).startswith("04")
+    assert machine.property(SERVICE, "MainPID") == process
+    assert state(machine) == ("active", "success")
+
+
 def test_stop(machine: Installed) -> None:
     """It ends cleanly, and says so; it is there again at the next boot."""
     machine.run(f"systemctl stop {SERVICE}")
@@ -238,6 +247,17 @@ def test_a_wrong_configuration(machine: Installed) -> None:
     assert f"{FILE}: " in log(machine)
     configure(machine, CONFIGURATION)
     machine.run(f"systemctl start {SERVICE}")
+
+
+def test_a_damaged_state(machine: Installed) -> None:
+    """It fails at once, and says what to do."""
+    file = f"/var/lib/{SERVICE}/state.sqlite"
+    machine.run(f"systemctl stop {SERVICE} && mv {file} {file}.good && echo damaged >{file}")
+    assert machine.try_run(f"systemctl start {SERVICE}").returncode != 0
+    assert state(machine) == ("failed", "exit-code")
+    assert machine.property(SERVICE, "ExecMainStatus") == "3"
+    assert f"{file}: " in log(machine)
+    machine.run(f"mv {file}.good {file} && systemctl start {SERVICE}")
 
 
 def test_one_that_ends_or_hangs(machine: Installed) -> None:

@@ -291,6 +291,8 @@ class Engine:
             self.tags.claim(path.tag, path.reservation)
             self.book.change([], reservations(path, path.request))
             self._dirty |= self.loads.add(path)
+            # Hosts report late frames by totals: those of before the restart lead to no change.
+            self.calm.changed(name, self.now)
 
     def undo(self, saved: ev.SaveChange) -> None:
         """Takes over a change that was under way, and goes back to the old generation, step by step.

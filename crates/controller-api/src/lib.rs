@@ -9,7 +9,12 @@
 //! `controller/openapi.json` is the definition; a test reads all of its examples into these types. Rates are bit/s, sizes
 //! bytes, spans of time ns, points in time Unix seconds. A field that this version does not know is ignored in answers: the
 //! controller may be newer.
+//!
+//! - `host`, `path`, `network`, `problem`: the types
+//! - [`client`]: asking a controller (feature `client`)
 
+#[cfg(feature = "client")]
+pub mod client;
 mod host;
 mod network;
 mod path;

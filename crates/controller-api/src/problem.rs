@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use tidegate_visible::Visible;
 
 /// What kind of problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,8 +46,8 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}", self.message)?;
-        self.reasons.iter().try_for_each(|reason| write!(formatter, "\n  {reason}"))
+        write!(formatter, "{}", Visible(&self.message))?;
+        self.reasons.iter().try_for_each(|reason| write!(formatter, "\n  {}", Visible(reason)))
     }
 }
 

@@ -1,8 +1,8 @@
 //! The command line.
 
 use crate::commands::{
-    agent, apply, calibrate, capture, clock, completions, cores, demo, events, libvirt, plan, status, switch,
-    top, uplink, vnic, why,
+    agent, apply, calibrate, capture, clock, completions, controller, cores, decisions, demo, events,
+    libvirt, path, plan, status, switch, top, topology, uplink, vnic, why,
 };
 use crate::exit;
 use clap::{Parser, Subcommand};
@@ -55,6 +55,16 @@ pub enum Command {
     /// Which CPU does which part of the work for frames
     #[command(subcommand)]
     Cores(cores::Command),
+    /// Real-time paths through the network
+    #[command(subcommand)]
+    Path(path::Command),
+    /// Draw the network: switches, links and what is reserved of them, hosts
+    Topology(topology::Args),
+    /// What the network's controller decided about paths, and why
+    Decisions(decisions::Args),
+    /// This host and the network's controller
+    #[command(subcommand)]
+    Controller(controller::Command),
     /// Contracts of libvirt's domains: its hook, its <metadata> and <bandwidth>
     #[command(subcommand)]
     Libvirt(libvirt::Command),

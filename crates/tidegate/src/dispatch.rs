@@ -4,8 +4,8 @@ use crate::cli::{Cli, Command};
 use crate::client::Client;
 use crate::commands::runtime::wait;
 use crate::commands::{
-    agent, apply, calibrate, capture, clock, completions, cores, demo, events, libvirt, plan, status, switch,
-    top, uplink, vnic, why,
+    agent, apply, calibrate, capture, clock, completions, controller, cores, decisions, demo, events,
+    libvirt, path, plan, status, switch, top, topology, uplink, vnic, why,
 };
 use crate::exit::Failure;
 use clap::CommandFactory;
@@ -24,6 +24,10 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Events(args) => wait(events::run(&client, args, json)),
         Command::Calibrate(args) => wait(calibrate::run(&client, args, json)),
         Command::Cores(command) => wait(cores::run(&client, command, json)),
+        Command::Path(command) => path::run(command, json),
+        Command::Topology(args) => topology::run(&args, json),
+        Command::Decisions(args) => decisions::run(&args, json),
+        Command::Controller(command) => controller::run(command, json),
         Command::Capture(args) => wait(capture::run(&client, args)),
         Command::Libvirt(command) => wait(libvirt::run(&client, command, json)),
         Command::Agent(args) => agent::run(args, cli.api),

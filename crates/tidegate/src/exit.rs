@@ -17,8 +17,8 @@ Exit codes:
   0  done
   1  failed; of `status`: something needs a person
   2  wrong usage
-  3  refused: a contract is not valid, or is not admissible
-  4  the agent or the switch cannot be reached";
+  3  refused: a contract is not valid, or a contract or path is not admissible
+  4  the agent, the switch or the controller cannot be reached";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -27,9 +27,9 @@ pub enum Code {
     Failed = 1,
     /// The command line is wrong.
     Usage = 2,
-    /// A contract is not valid or not admissible.
+    /// A contract is not valid, or a contract or path is not admissible.
     Refused = 3,
-    /// The agent or the switch cannot be reached.
+    /// The agent, the switch or the controller cannot be reached.
     Unreachable = 4,
 }
 

@@ -70,7 +70,12 @@ pub fn names(all: &[String]) -> String {
 
 /// Formats a count with its noun: `1 frame`, `2 frames`.
 pub fn plural(n: u64, one: &str) -> String {
-    format!("{} {one}{}", count(n), if n == 1 { "" } else { "s" })
+    plural_of(n, one, &format!("{one}s"))
+}
+
+/// Formats a count with a noun whose plural has a form of its own: `1 switch`, `2 switches`.
+pub fn plural_of(n: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(n), if n == 1 { one } else { many })
 }
 
 fn scaled(value: f64, units: &[(f64, &str)]) -> String {

@@ -3,6 +3,7 @@
 //! ```text
 //!  tidegate status, apply, plan, vnic, top, why, capture, calibrate ──HTTP over a Unix socket──▶ tidegate agent
 //!  tidegate libvirt hook, watch ── contracts of libvirt's domains, over the same ──▶ tidegate agent
+//!  tidegate path, topology, decisions, controller ──HTTP(S)──▶ the network's controllers
 //!  tidegate agent, switch: run here             tidegate agent ──control──▶ tidegate switch
 //!  tidegate demo: namespaces, its own switch and agent, measured traffic
 //! ```
@@ -11,6 +12,7 @@
 //! - `dispatch`: from the command line to its command
 //! - [`commands`]: one file per command
 //! - [`client`]: the agent's API
+//! - [`network`]: the API of the network's controllers
 //! - [`format`], [`table`], [`explain`]: output for people
 //! - [`pcapng`]: the blocks of a capture
 //! - [`exit`]: exit codes
@@ -24,6 +26,7 @@ mod dispatch;
 mod exit;
 mod explain;
 mod format;
+mod network;
 mod pcapng;
 mod table;
 

@@ -1,8 +1,8 @@
 """The configuration: one TOML file, checked before anything begins.
 
 ```text
- FILE ─▶ openflow, discovery, paths, terms, switches, links, hosts ─▶ Config
-                                                                   └─▶ FILE: KEY: what is wrong
+ FILE ─▶ openflow, discovery, paths, terms, switches, links, hosts, state, api, tls, keys ─▶ Config
+   └────── FILE: KEY: what is wrong
 ```
 
 Sizes, rates and times have units (`1518B`, `1Gbit`, `200us`), as in the agent's configuration. A link or host
@@ -13,16 +13,20 @@ import ipaddress
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tidegate_controller.config import tls
+from tidegate_controller.config.api import Api, announced, endpoint, read
 from tidegate_controller.config.section import MAC, NAME, ConfigError, Section
+from tidegate_controller.config.state import State, state
 from tidegate_controller.decide.admission import Admission, Level, LinkTerms
 from tidegate_controller.decide.marks import Marks
 from tidegate_controller.engine import Settings
 from tidegate_controller.model.topology import Attachment, Link, Port
 from tidegate_controller.ovsdb.connection import check_remote
+from tidegate_controller.trust.settings import TrustConfig
 
 LARGEST_FILE = 4 << 20
 LEAST_CAPACITY = 10_000_000
@@ -55,6 +59,11 @@ class Config:
     settings: Settings
     interval: float
     """s between LLDP frames of a port."""
+    state: State
+    api: Api = field(default_factory=Api)
+    """Where hosts and operators ask."""
+    trust: TrustConfig | None = None
+    """Certificates and keys; without, nothing is encrypted."""
 
 
 def load(path: Path) -> Config:
@@ -75,14 +84,15 @@ def parse(text: str, where: str) -> Config:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{where}: {error}") from None
     openflow, discovery = root.section("openflow"), root.section("discovery")
-    listen = _listen(openflow)
+    listen = endpoint(openflow, "listen", openflow.take("listen", str, "ADDRESS:PORT", "127.0.0.1:6653"))
     interval = discovery.quantity("interval", "time", "1s") / 1e9
     if interval < 0.05:
         raise discovery.fault("interval", "is below 50ms")
     settings = _settings(root.section("paths"))
+    kept = state(root.section("state"))
     common = root.section("terms")
     links, terms = set[Link](), list[LinkTerms]()
-    datapaths, databases = _switches(root)
+    datapaths, databases = _switches(root, root.has("tls"))
     names = set(datapaths.values())
     defaults = common.values()
     used: set[Port] = set()
@@ -91,29 +101,35 @@ def parse(text: str, where: str) -> Config:
         links |= {link, link.back}
         ends = [(one.name, one.source.switch, one.target.switch) for one in (link, link.back)]
         terms += _terms(section, defaults, ends, settings)
-    hosts = {}
+    hosts, may = {}, {}
     for name, section in root.tables("hosts").items():
         hosts[name] = host = _host(name, section, names, used)
+        may[name] = announced(name, section)
         switch = host.port.switch
         ends = [(host.to_switch, name, switch), (host.to_host, switch, name)]
         terms += _terms(section, defaults, ends, settings)
+    addresses = {name: host.address for name, host in hosts.items()}
+    served = read(root.section("api"), may, addresses)
+    trust = tls.read(root, openflow, {name: tls.member(one) for name, one in may.items()})
+    if served.needs_tls and trust is None:
+        wanted = "TLS, or `plain = true` for a network that only these hosts can read"
+        raise ConfigError(f"{where}: api.listen: {served.listen} is no loopback address: it needs {wanted}")
     for section in (openflow, discovery, root):
         section.end()
     _different(root, hosts)
-    return Config(listen, datapaths, databases, frozenset(links), tuple(terms), hosts, settings, interval)
-
-
-def _listen(openflow: Section) -> tuple[str, int]:
-    text = openflow.take("listen", str, "ADDRESS:PORT", "127.0.0.1:6653")
-    host, _, port = text.rpartition(":")
-    try:
-        address = str(ipaddress.ip_address(host.strip("[]")))
-        number = int(port)
-    except ValueError:
-        raise openflow.fault("listen", f"is {text[:60]!r}; ADDRESS:PORT was expected") from None
-    if not 0 <= number < 65536:
-        raise openflow.fault("listen", f"has port {number}; 0 to 65535 were expected")
-    return address, number
+    return Config(
+        listen,
+        datapaths,
+        databases,
+        frozenset(links),
+        tuple(terms),
+        hosts,
+        settings,
+        interval,
+        kept,
+        api=served,
+        trust=trust,
+    )
 
 
 def _settings(paths: Section) -> Settings:
@@ -128,7 +144,7 @@ def _settings(paths: Section) -> Settings:
     return Settings(marks=found, hold=hold, protect=protect)
 
 
-def _switches(root: Section) -> tuple[dict[int, str], dict[str, frozenset[int]]]:
+def _switches(root: Section, secure: bool) -> tuple[dict[int, str], dict[str, frozenset[int]]]:
     datapaths: dict[int, str] = {}
     databases: dict[str, set[int]] = {}
     for name, section in root.tables("switches").items():
@@ -140,8 +156,7 @@ def _switches(root: Section) -> tuple[dict[int, str], dict[str, frozenset[int]]]
         datapaths[number] = name
         remote = section.text("database")
         try:
-            # A context for `ssl:` is not in the configuration yet.
-            check_remote(remote, None)
+            check_remote(remote, secure)
         except ValueError as error:
             raise section.fault("database", str(error)) from None
         databases.setdefault(remote, set()).add(number)

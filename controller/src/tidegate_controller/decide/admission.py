@@ -72,16 +72,21 @@ class Admission:
 
     def change(self, release: Sequence[str], reserve: Sequence[Wanted]) -> list[Granted]:
         """Release and reserve, all or nothing. Raises `Refused`; nothing has changed then."""
-        outcome = json.loads(
-            self._ledger.change(list(release), json.dumps([_wanted(one) for one in reserve]))
-        )
+        try:
+            text = self._ledger.change(list(release), json.dumps([_wanted(one) for one in reserve]))
+        except ValueError as error:
+            if not str(error).startswith("reserve: "):
+                raise
+            # A quantity that the arithmetic does not know, such as a rate beyond all links.
+            raise Refused([str(error)]) from None
+        outcome = json.loads(text)
         if refused := outcome.get("refused"):
             raise Refused([one["text"] for one in refused])
         granted = []
         for wanted, one in zip(reserve, outcome["granted"], strict=True):
             grant = one["grant"]
             route = wanted.routes[one["route"]]
-            granted.append(Granted(route, _ns(grant["bound"]), _bytes(grant["burst"])))
+            granted.append(Granted(route, nanoseconds(grant["bound"]), _bytes(grant["burst"])))
         return granted
 
     def reservations(self) -> list[str]:
@@ -135,7 +140,8 @@ NANOSECONDS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 BYTES = {"B": 1, "kB": 1_000, "KiB": 1 << 10, "MB": 1_000_000, "MiB": 1 << 20}
 
 
-def _ns(text: str) -> int:
+def nanoseconds(text: str) -> int:
+    """Reads a time as the arithmetic writes it."""
     return _quantity(text, NANOSECONDS)
 
 

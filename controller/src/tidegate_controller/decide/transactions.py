@@ -74,7 +74,12 @@ def _in_place(book: Book, path: Path, after: Path) -> Altered:
     both = hull(path.request, after.request)
     covering, narrow = reservations(after, both), reservations(after, after.request)
     book.change(path.reservations, covering)
-    granted = book.change(after.reservations, narrow)[0]
+    try:
+        granted = book.change(after.reservations, narrow)[0]
+    except Refused:
+        # Terms that contradict themselves may look sound beside the old ones.
+        book.change(after.reservations, reservations(path, path.request))
+        raise
     book.change(after.reservations, covering)
     return Altered(granted, True, tuple(narrow))
 

@@ -23,7 +23,7 @@ class PathRequest:
     """What a host asks for; sizes in bytes, rates in bit/s, times in nanoseconds, as on the host's wire."""
 
     name: str
-    """Unique: `HOST/VNIC>REMOTE`."""
+    """Unique: `VNIC>REMOTE`."""
     source: str
     """The sending host."""
     target: str
@@ -37,6 +37,8 @@ class PathRequest:
     largest_frame: int
     budget: int
     """What the network may take of the deadline."""
+    lasting: bool = False
+    """An operator asked for it: it does not end with its host's lease."""
 
 
 class PathState(StrEnum):

@@ -102,7 +102,7 @@ class Server:
         """`tell` gets all events, and must not wait.
 
         `name` gets a datapath id and the switch's certificate, as `ssl.SSLSocket.getpeercert` has it; it
-        returns the switch's name, or None to refuse it.
+        returns the switch's name, or None to refuse it; or raises `SessionLost`, which says why.
         """
         self.sessions: dict[str, Session] = {}
         """Sessions of switches that are up, by name."""
@@ -115,6 +115,8 @@ class Server:
         self._lines = Allowance(REFUSALS_LOGGED)
         self._returns: OrderedDict[str, Allowance] = OrderedDict()
         """By name; the last `most` names."""
+        self._shown: dict[Session, Mapping[str, Any] | None] = {}
+        """Certificates of sessions."""
         self._greeting: deque[asyncio.Task[None]] = deque()
 
     @property
@@ -138,6 +140,17 @@ class Server:
             task.cancel()
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+    def recheck(self) -> None:
+        """Ends sessions whose certificates do not stand for their switches any more."""
+        for name, session in list(self.sessions.items()):
+            try:
+                named = self._name(session.datapath, self._shown.get(session))
+            except SessionLost as error:
+                session.lose(str(error))
+            else:
+                if named != name:
+                    session.lose("it is not one that is expected any more")
 
     def _start(self, work: Any) -> asyncio.Task[None]:  # noqa: ANN401 - coroutines of None
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
@@ -176,6 +189,7 @@ class Server:
             await session.handshake()
             named = self._name(session.datapath, writer.get_extra_info("peercert"))
             await self._make_room(named, session)
+            self._shown[session] = writer.get_extra_info("peercert")
             assert named is not None
             name = named
         except (SessionLost, OSError, TimeoutError) as error:
@@ -201,6 +215,7 @@ class Server:
             log.exception("the session with %s ended by a fault of the controller", name)
         finally:
             session.lose("the controller ended the session")
+            self._shown.pop(session, None)
             if self.sessions.get(name) is session:
                 del self.sessions[name]
             log.info("switch %s: %s", name, session.lost)

@@ -13,7 +13,7 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .framing import NotJson, Splitter
@@ -39,19 +39,32 @@ class Refused(Exception):
 
 
 Notice = Callable[[str, list[Any]], None]
+Certificate = Mapping[str, Any] | None
+Fault = Callable[[Certificate], str | None]
 
 
-def check_remote(remote: str, tls: ssl.SSLContext | None) -> None:
+def no_fault(certificate: Certificate) -> str | None:
+    """Accepts each certificate that the context does."""
+    del certificate
+    return None
+
+
+def check_remote(remote: str, secure: bool) -> None:
     """Raises `ValueError` for an address that cannot be used: never TCP where TLS was meant."""
     kind, _, where = remote.partition(":")
     if kind != "unix" or not where:
         split_address(remote)
-    if kind == "ssl" and tls is None:
-        raise ValueError(f"{remote} needs a certificate, its key and an authority")
+    if kind == "ssl" and not secure:
+        raise ValueError(f"{remote} needs a certificate, its key and an authority: [tls]")
 
 
-async def opened(remote: str, tls: ssl.SSLContext | None, notice: Notice) -> "Connection":
-    """Connects to `unix:PATH`, `tcp:HOST:PORT` or `ssl:HOST:PORT`. Raises `Broken`."""
+async def opened(
+    remote: str, tls: ssl.SSLContext | None, notice: Notice, fault: Fault = no_fault
+) -> "Connection":
+    """Connects to `unix:PATH`, `tcp:HOST:PORT` or `ssl:HOST:PORT`. Raises `Broken`.
+
+    `fault` gets the certificate of the other end, and returns why it is not the one expected.
+    """
     kind, _, where = remote.partition(":")
     try:
         async with asyncio.timeout(DEADLINE):
@@ -64,7 +77,12 @@ async def opened(remote: str, tls: ssl.SSLContext | None, notice: Notice) -> "Co
         raise Broken(f"no connection to {remote} in {DEADLINE:g} s") from None
     except (OSError, ValueError) as error:
         raise Broken(f"no connection to {remote}: {error}") from None
-    return Connection(*streams, notice)
+    reader, writer = streams
+    connection = Connection(reader, writer, notice)
+    if kind == "ssl" and (why := fault(connection.certificate)):
+        connection.close()
+        raise Broken(f"no connection to {remote}: {why}")
+    return connection
 
 
 def split_address(remote: str) -> tuple[str, int]:
@@ -83,6 +101,8 @@ class Connection:
         self._reader = reader
         self._writer = writer
         self._notice = notice
+        self.certificate: Certificate = writer.get_extra_info("peercert")
+        """Of the other end."""
         self._calls: dict[int, tuple[asyncio.Future[Any], Callable[[Any], None] | None]] = {}
         self._turns = asyncio.Semaphore(MOST_CALLS)
         self._last = 0

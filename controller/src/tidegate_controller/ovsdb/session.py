@@ -25,7 +25,7 @@ from typing import Any
 from tidegate_controller.model.intent import SwitchIntent
 from tidegate_controller.model.topology import Port
 
-from .connection import SHARE, Broken, Connection, Refused, check_remote, opened
+from .connection import SHARE, Broken, Connection, Fault, Refused, check_remote, no_fault, opened
 from .events import Changed, Connected, Counters, Event, Left, LinkDown, LinkUp, Lost, NotSet
 from .queues import Change, check, plan, remains
 from .rows import Malformed, Replica, View, requests, shown
@@ -74,18 +74,22 @@ class Database:
         names: Mapping[int, str] | None = None,
         tls: ssl.SSLContext | None = None,
         only: Container[int] | None = None,
+        fault: Fault = no_fault,
     ) -> None:
         """`remote` is `unix:PATH`, `tcp:HOST:PORT` or `ssl:HOST:PORT` (with `tls`).
 
         `listener` is called in the event loop and must not block. Bridges get `names` by datapath id. With
-        `only`, other datapath ids are left out: a database must not speak for a switch of another one. Raises
-        `ValueError` for an address of another form.
+        `only`, other datapath ids are left out: a database must not speak for a switch of another one.
+        `fault` gets the certificate of an `ssl:` database, and returns why it is not the one expected.
+        Raises `ValueError` for an address of another form.
         """
-        check_remote(remote, tls)
+        check_remote(remote, tls is not None)
         self.remote = remote
         self._listener = listener
         self._names = dict(names or {})
-        self._tls = tls
+        self.tls = tls
+        """Of connections to come."""
+        self._fault = fault
         self._only = only
         self._told_connected = False
         self._connection: Connection | None = None
@@ -96,6 +100,17 @@ class Database:
         self._fresh = asyncio.Event()
         self._dirty = asyncio.Event()
         self._applied = asyncio.Event()
+
+    def recheck(self) -> None:
+        """Ends a connection whose certificate is not the one expected any more."""
+        connection = self._connection
+        if (
+            connection is not None
+            and self.remote.startswith("ssl:")
+            and (why := self._fault(connection.certificate))
+        ):
+            log.warning("%s: %s", self.remote, why)
+            connection.close()
 
     def want(self, switch: str, intent: SwitchIntent) -> None:
         """States all queues and watched ports of a switch; ours on other ports of it are removed.
@@ -113,6 +128,13 @@ class Database:
     def forget(self, switch: str) -> None:
         """Leaves a switch as it is from now on."""
         self._wanted.pop(switch, None)
+
+    def fault(self, switch: str) -> str | None:
+        """Why a switch has not the queues that it is to have; `None`: it has them."""
+        wanted = self._wanted.get(switch)
+        if wanted is None:
+            return "no queues are wanted yet"
+        return next(iter(wanted.left.values()), None) if wanted.done.is_set() else wanted.problem
 
     async def settled(self, switch: str, timeout: float = APPLIED) -> Mapping[int, str]:
         """Waits until a switch applies what it is to have; returns why ports are left out, by number.
@@ -175,7 +197,7 @@ class Database:
     async def _once(self) -> str:
         """Returns why the connection ended, or could not be made."""
         try:
-            connection = await opened(self.remote, self._tls, self._notice)
+            connection = await opened(self.remote, self.tls, self._notice, self._fault)
         except Broken as error:
             return str(error)
         self._connection = connection

@@ -32,6 +32,11 @@ class Kept:
         """How many decisions there were."""
         return self.decisions[-1].number if self.decisions else 0
 
+    def become(self, other: "Kept") -> None:
+        """Has what another one has, for all that refer to this one."""
+        self.network = other.network
+        self.paths, self.changes, self.decisions = other.paths, other.changes, other.decisions
+
     def take(self, effect: Save) -> None:
         """Keeps what an effect says."""
         match effect:

@@ -1,15 +1,19 @@
 """Carries out the core's effects by the edges, and turns their events into the core's.
 
 ```text
- Server: sessions, ports, LLDP ─▶ ┌ Seen ┐ ─▶ TopologyChanged ─▶ ┌──────┐ ─▶ Install, Sync ─▶ Switch
- Database: BFD ─────────────────▶ └──────┘                       │ Core │ ─▶ SetQueues ──────▶ Database
- ask, release ──────────────────────────────▶ Requested ... ────▶ └──────┘ ─▶ Answer, TellHost, Save...
- timers, counters of queues ────────────────▶ Tick, Sampled          ▲
- answers of switches and databases ─▶ SwitchDone, QueuesDone ... ────┘
+ Server: ports, LLDP ─▶ ┌ Seen ┐ ─▶ TopologyChanged ─▶ ┌──────┐   ┌────────┐ ─▶ Install, Sync ─▶ Switch
+ Database: BFD ───────▶ └──────┘                       │ Core │ ─▶│ Outbox │ ─▶ SetQueues ─────▶ Database
+ ask, release ────────────────────▶ Requested ... ───▶ └──────┘   └────────┘ ─▶ Answer, TellHost
+ timers, counters of queues ──────▶ Tick, Sampled         ▲           ▲ durable
+ answers of switches, databases ──▶ SwitchDone, ... ──────┘         Store
 ```
 
-One thread; an event is handled whole before the next one. A fault of the core ends the process: a successor
-goes on with what was kept.
+One thread; an event is handled whole before the next one. A fault of the core, or a change that cannot be
+made durable, ends the process: a successor goes on with what was kept.
+
+Where controllers are several, this one is a standby until it is elected: switches have sessions with it and
+see it as SLAVE; it decides nothing, and asks no database. Then it loads what was kept, and becomes their
+MASTER.
 """
 
 import asyncio
@@ -29,12 +33,19 @@ from tidegate_controller.model.topology import Port, Topology
 from tidegate_controller.openflow import codec, server
 from tidegate_controller.openflow.lldp import Discovery
 from tidegate_controller.openflow.replies import PortState
-from tidegate_controller.openflow.session import RequestRefused, SessionLost
+from tidegate_controller.openflow.session import RequestRefused, Session, SessionLost
 from tidegate_controller.ovsdb import events as db
 from tidegate_controller.ovsdb.session import Database, NotInForce
 from tidegate_controller.runtime.kept import Kept
+from tidegate_controller.runtime.outbox import Outbox
+from tidegate_controller.runtime.roles import assume
+from tidegate_controller.runtime.secure import Secure
 from tidegate_controller.runtime.seen import Seen
+from tidegate_controller.runtime.start import restore
 from tidegate_controller.runtime.switch import Switch
+from tidegate_controller.state.election import Election
+from tidegate_controller.state.store import Store
+from tidegate_controller.trust import Trust
 
 MOST_ASKED = 1000
 """Questions without an answer."""
@@ -46,32 +57,59 @@ LOOKS = 4
 log = logging.getLogger(__name__)
 
 
+FLUSH = 5.0
+"""s that the last writes may take at the end."""
+
+
 class Busy(Exception):
     """Too many questions wait for an answer."""
+
+
+class Standby(Exception):
+    """Another controller leads."""
 
 
 class Runtime:
     """The controller: `start`, `run` until it is cancelled or fails, `stop`."""
 
-    def __init__(self, config: Config, kept: Kept, told: Callable[[ev.TellHost], None] | None = None) -> None:
-        """`told` gets changes that hosts did not ask for; it must not wait."""
+    def __init__(
+        self,
+        config: Config,
+        kept: Kept,
+        told: Callable[[ev.TellHost], None] | None = None,
+        trust: Trust | None = None,
+        store: Store | None = None,
+        election: Election | None = None,
+    ) -> None:
+        """`told` gets changes that hosts did not ask for; it must not wait. `trust`: if anything uses TLS.
+
+        `kept` is what was kept, and has each change as soon as it is durable. With a store, it becomes what
+        is loaded from there at `start`; with an election, when this controller is elected.
+        """
         self.core = Core(config.settings)
         self._config, self._kept = config, kept
         self._told = told
-        before = kept.network.topology if kept.network else Topology()
-        self._seen = Seen(config.links, config.hosts, Discovery(config.interval), before)
+        self._store, self._election = store, election
+        self.leading = False
+        """Whether this controller decides; a standby does not."""
+        if election is not None:
+            election.seen = self._leader_seen
+        self._outbox = Outbox(store, self._carry_out, self._may)
+        self._seen = Seen(config.links, config.hosts, Discovery(config.interval), Topology())
         self.heard: set[Port] = set()
         """Ports at which BFD hears the other end."""
         self._topology: Topology | None = None
         self.switches = {name: Switch(name, self.happened) for name in config.datapaths.values()}
-        self.server = server.Server(
-            self._of_switch, most=len(self.switches), name=lambda number, _: config.datapaths.get(number)
-        )
+        names = config.datapaths
+        self._trust = trust
+        secure = Secure(config, trust)
+        self.server = server.Server(self._of_switch, tls=secure.switches, most=len(names), name=secure.name)
         self.databases = {
-            remote: Database(remote, self._of_database, config.datapaths, only=numbers)
+            remote: Database(
+                remote, self._of_database, names, secure.databases, only=numbers, fault=secure.fault(numbers)
+            )
             for remote, numbers in config.databases.items()
         }
-        names = config.datapaths
         self._database_of = {
             names[number]: self.databases[remote]
             for remote, numbers in config.databases.items()
@@ -92,33 +130,86 @@ class Runtime:
         """Unix time (s) that never goes back."""
         return self._began + time.monotonic()
 
+    @property
+    def term(self) -> int:
+        """Of the leader that is known, greater with each one; 0 without an election, or if none is known."""
+        leader = self._election.leader if self._election else None
+        return leader.term if leader else 0
+
+    @property
+    def leader(self) -> str | None:
+        """The API's URL of the leader that is known, as it states it; `None` without an election."""
+        leader = self._election.leader if self._election else None
+        return leader.url if leader else None
+
     async def start(self) -> None:
-        """Takes over what was kept, and listens. `OSError` if an address is taken."""
+        """Takes over what was kept, unless it has to be elected first, and listens.
+
+        `OSError` if an address is taken; `StateError` if the state cannot be read.
+        """
         self._fault = asyncio.get_running_loop().create_future()
-        kept, terms = self._kept, self._config.terms
-        if kept.network is not None:
-            known = {link.name for link in kept.network.terms}
-            terms = tuple(link for link in terms if link.name not in known)
-            paths, changes = list(kept.paths.values()), list(kept.changes.values())
-            for effect in self.core.restore(kept.network, paths, changes, kept.decided, self.now):
-                self._carry_out(effect)
+        if self._election is None:
+            await self._take_over()
+        else:
+            self._begin(self._stand_by(self._election))
+        await self.server.start(*self._config.listen)
+        log.info("switches are served at %s port %d", self._config.listen[0], self.server.port)
+
+    async def _stand_by(self, election: Election) -> None:
+        await election.campaign()
+        # The lease is renewed while the state is read.
+        self._begin(election.hold())
+        await self._take_over()
+        for name, session in list(self.server.sessions.items()):
+            self._begin(self._assume(name, session))
+
+    async def _take_over(self) -> None:
+        """Goes on where the process before has ended."""
+        config, kept = self._config, self._kept
+        if self._store is not None:
+            kept.become(await self._store.load())
+            self._begin(self._outbox.run())
+        if self._trust is not None:
+            await self._trust.lead()
+        before = kept.network.topology if kept.network else Topology()
+        self._seen = Seen(config.links, config.hosts, Discovery(config.interval), before)
+        where = self._store.where if self._store else "the state"
+        effects, terms = restore(self.core, kept, config, self.now, where)
+        self.leading = True
+        self._outbox.put(effects)
         self._look(terms)
         for database in self.databases.values():
             self._begin(database.run())
         self._begin(self._discover())
         self._begin(self._sample())
-        await self.server.start(*self._config.listen)
-        log.info("switches are served at %s port %d", self._config.listen[0], self.server.port)
+        if self._trust is not None:
+            self._begin(self._trust.run())
+
+    def _may(self) -> bool:
+        return self._election is None or self._election.holds
+
+    def rechecked(self) -> None:
+        """Certificates, or what is revoked, are other ones."""
+        if self._trust is not None:
+            for database in self.databases.values():
+                database.tls = self._trust.contexts.databases
+                database.recheck()
+            self.server.recheck()
 
     async def run(self) -> None:
         """Raises what ended it, if that was a fault."""
         assert self._fault is not None
-        await self._fault
+        # The caller may be cancelled; a fault can still come while the controller stops.
+        await asyncio.shield(self._fault)
 
     async def stop(self) -> None:
-        """Ends all sessions; switches keep what they have."""
+        """Ends all sessions; switches keep what they have. What was decided is made durable, if it can be."""
         # What sessions tell at their end is no news of the network.
         self._at_work = True
+        if self._fault is not None and not self._fault.done():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH):
+                    await self._outbox.flushed()
         await self.server.stop()
         for task in list(self._tasks):
             task.cancel()
@@ -128,18 +219,24 @@ class Runtime:
             switch.down("the controller ends")
         for future in self._answers.values():
             future.cancel()
+        if self._store is not None:
+            await self._store.close()
 
     async def ask(self, request: PathRequest) -> ev.Answer:
-        """A host wants a path; returns when its frames take it, or why not. Raises `Busy`."""
+        """A host wants a path; returns when its frames take it, or why not. Raises `Busy`, `Standby`."""
         return await self._question(lambda asker: ev.Requested(asker, request))
 
     async def release(self, name: str) -> ev.Answer:
-        """A path is wanted no more. Raises `Busy`."""
+        """A path is wanted no more. Raises `Busy`, `Standby`."""
         return await self._question(lambda asker: ev.Released(asker, name))
 
     async def _question(self, event: Callable[[int], ev.Event]) -> ev.Answer:
+        if not self.leading:
+            raise Standby(f"another controller leads: {self.leader or 'which one is not known'}")
         if len(self._answers) >= MOST_ASKED:
             raise Busy(f"{MOST_ASKED} questions wait for an answer; ask again later")
+        if self._outbox.crowded:
+            raise Busy("the state is written more slowly than it changes; ask again later")
         self._asked += 1
         asker = self._asked
         future: asyncio.Future[ev.Answer] = asyncio.get_running_loop().create_future()
@@ -151,15 +248,16 @@ class Runtime:
             del self._answers[asker]
 
     def happened(self, event: ev.Event) -> None:
-        """Tells the core, after all that is told already."""
+        """Tells the core, after all that is told already. A standby hears nothing: it will be told anew."""
+        if not self.leading:
+            return
         self._events.append(event)
         if self._at_work:
             return
         self._at_work = True
         try:
             while self._events:
-                for effect in self.core.handle(self._events.popleft(), self.now):
-                    self._carry_out(effect)
+                self._outbox.put(self.core.handle(self._events.popleft(), self.now))
             self._at_work = False
         except Exception as fault:
             # It stays at work: what the core would decide now is worth nothing.
@@ -168,6 +266,13 @@ class Runtime:
     def _fail(self, fault: BaseException) -> None:
         if self._fault is not None and not self._fault.done():
             self._fault.set_exception(fault)
+            # Databases of switches know no roles: nothing is written there from now on.
+            for task in self._tasks:
+                task.cancel()
+
+    def fail(self, fault: BaseException) -> None:
+        """A part beside it has a fault, so the process is to end."""
+        self._fail(fault)
 
     def _begin(self, work: Any) -> None:  # noqa: ANN401 - coroutines of None
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
@@ -268,18 +373,46 @@ class Runtime:
         now = self.now
         match event:
             case server.SwitchUp(name, session, ports):
-                self._seen.session(name, now)
-                self.switches[name].up(session)
-                self._ports(name, ports)
-                self.happened(ev.SwitchBack(name))
+                if self._election is None:
+                    self._up(name, session, ports)
+                else:
+                    self._begin(self._assume(name, session))
             case server.SwitchDown(name, reason):
                 self._seen.no_session(name)
                 self.switches[name].down(reason)
-            case server.PortsChanged(name, ports):
+                self._withdraw(name, reason)
+            case server.PortsChanged(name, ports) if self.switches[name].session is not None:
                 self._ports(name, ports)
-            case server.PacketIn(name, port, frame):
+            case server.PacketIn(name, port, frame) if self.leading:
                 self._seen.frame(Port(name, port), frame, now)
+            case _:
+                pass
         self._look()
+
+    def _up(self, name: str, session: Session, ports: Mapping[int, PortState]) -> None:
+        self._withdraw(name, "not connected")
+        self._seen.session(name, self.now)
+        self.switches[name].up(session)
+        self._ports(name, ports)
+        self.happened(ev.SwitchBack(name))
+
+    def _withdraw(self, name: str, reason: str) -> None:
+        """What was decided for an earlier session of a switch, and waits for the store, fails with that."""
+        while orders := self._outbox.withdraw(name):
+            for order in orders:
+                self.happened(ev.SwitchFailed(name, order.ticket, reason))
+
+    async def _assume(self, name: str, session: Session) -> None:
+        """Takes the role of this moment at a switch; a leader's work there begins with it."""
+        leads = self.leading
+        ready = await assume(name, session, leads, self.term)
+        if ready and leads and self.server.sessions.get(name) is session:
+            self._up(name, session, dict(session.ports))
+            self._look()
+
+    def _leader_seen(self) -> None:
+        for name, session in list(self.server.sessions.items()):
+            self._begin(self._assume(name, session))
 
     def _ports(self, name: str, ports: Mapping[int, PortState]) -> None:
         self._seen.ports(name, {number: port.up for number, port in ports.items()}, self.now)
@@ -300,6 +433,8 @@ class Runtime:
 
     def _look(self, terms: tuple[Any, ...] = ()) -> None:
         """Tells the core if what works has changed."""
+        if not self.leading:
+            return
         topology = self._seen.topology()
         if terms or topology != self._topology:
             self._topology = topology

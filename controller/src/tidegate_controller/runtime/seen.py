@@ -6,9 +6,11 @@
  BFD ─────────────▶ └──────┘
 ```
 
-A link works if an LLDP frame has crossed it, both its ports are up, and BFD did not lose the other end. A
-switch without a session goes on to forward, so its links count as before: its neighbours' BFD tells when they
-do not. After a restart, links are as they were kept until LLDP had its time to confirm them.
+A link works if LLDP frames have crossed it in both directions, both its ports are up, and BFD did not lose
+the other end. BFD that has never heard the other end tells nothing: of a link that became silent in one
+direction while no controller ran, LLDP tells. A switch without a session goes on to forward, so its links
+count as before: its neighbours' BFD tells when they do not. After a restart, links are as they were kept
+until LLDP had its time to confirm them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -40,7 +42,11 @@ class Seen:
     def topology(self) -> Topology:
         """What works."""
         broken = self._down | self._silent
-        up = {link for link in self._crossed if broken.isdisjoint((link.source, link.target))}
+        up = {
+            link
+            for link in self._crossed
+            if link.back in self._crossed and broken.isdisjoint((link.source, link.target))
+        }
         return Topology(set(self._switches), up, dict(self._hosts))
 
     def session(self, switch: str, now: float) -> None:

@@ -1,1 +1,1 @@
-"""What outlives the process."""
+"""What outlives the process: in a file of this machine, or in etcd."""

@@ -1,0 +1,77 @@
+"""What has to hold before a host's request for a path reaches the core.
+
+```text
+ name, PathRequest ─▶ the vNIC and the addresses are the host's, the remote is where it says,
+                      the far host has admitted the sender ─▶ sound     else NotYet, NotYours, No, Unsound
+```
+
+An operator's request is only read: hosts need not be registered, and the path lasts until it is released.
+"""
+
+import ipaddress
+
+from tidegate_controller.decide.hosts import Registry
+from tidegate_controller.model.paths import PathRequest
+
+
+class NotWanted(Exception):
+    """The request does not reach the core."""
+
+
+class Unsound(NotWanted):
+    """It contradicts itself."""
+
+
+class NotYours(NotWanted):
+    """The host may not ask for this."""
+
+
+class NotYet(NotWanted):
+    """Something is missing that may come: ask again."""
+
+
+class No(NotWanted):
+    """The far host has not the room."""
+
+
+def sound(name: str, vnic: str, remote: str, request: PathRequest) -> None:
+    """Whether a request is one. Raises `Unsound`."""
+    if name != f"{vnic}>{remote}":
+        raise Unsound(f"the path is {name[:200]}; its vNIC and remote make it {vnic}>{remote}")
+    if request.smallest_frame > request.largest_frame:
+        text = f"its smallest frame has {request.smallest_frame} bytes, its largest {request.largest_frame}"
+        raise Unsound(text)
+    for address in (request.key.source, request.key.target):
+        try:
+            same = str(ipaddress.ip_address(address)) == address
+        except ValueError:
+            raise Unsound(f"{address[:60]!a} is no IP address") from None
+        if not same:
+            raise Unsound(f"{address} is to be written as {ipaddress.ip_address(address)} (RFC 5952)")
+
+
+def of_host(registry: Registry, host: str, vnic: str, remote: str, request: PathRequest) -> None:
+    """Whether a host may ask for this now. Raises `NotYours`, `NotYet`, `No`."""
+    if request.source != host:
+        raise NotYours(f"a path from host {request.source} is asked for by host {host}")
+    if why := registry.why_not(host, vnic):
+        raise NotYours(f"vNIC {vnic} does not count at host {host}: {why}")
+    uplink = registry.uplink(host)
+    if uplink is None or uplink.address != request.key.source:
+        found = uplink.address if uplink else "no uplink with the address of the configuration"
+        raise NotYours(f"its frames leave from {request.key.source}; host {host} has {found}")
+    own, there = registry.holder(vnic), registry.holder(remote)
+    far = registry.uplink(request.target)
+    if own is None or there is None or there[0] != request.target or far is None:
+        where = f"is at host {there[0]}" if there else "is announced by no host"
+        raise NotYet(f"vNIC {remote} {where}, not by a host {request.target} with an uplink that counts")
+    if own[1].segment != there[1].segment:
+        raise No(f"vNIC {vnic} is in segment {own[1].segment}, vNIC {remote} in {there[1].segment}")
+    if (far.address, far.port) != (request.key.target, request.key.target_port):
+        told = f"{request.key.target} port {request.key.target_port}"
+        raise NotYet(f"its frames go to {told}; host {request.target} has {far.address} port {far.port}")
+    arrival = registry.arrival(request.target, vnic)
+    if arrival is None:
+        raise NotYet(f"host {request.target} has not admitted vNIC {vnic} yet, as it is announced now")
+    if arrival.refused is not None:
+        raise No(f"host {request.target} refuses vNIC {vnic}: {arrival.refused}"[:2000])

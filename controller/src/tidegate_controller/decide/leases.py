@@ -1,0 +1,38 @@
+"""Which paths end without a request: their vNIC is announced no more.
+
+```text
+ path ─▶ its host is registered, its vNIC counts there ─▶ stays
+          its host's lease is over                      ─▶ ends; not before one lease after the start
+          the vNIC is not announced by its host         ─▶ ends one lease later: it may move, or come back
+```
+
+Paths that an operator asked for stay until an operator releases them.
+"""
+
+from collections.abc import Iterable
+
+from tidegate_controller.decide.hosts import Registry
+from tidegate_controller.model.paths import PathRequest
+
+
+class Unclaimed:
+    """Since when paths have no vNIC."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+
+    def over(self, registry: Registry, requests: Iterable[PathRequest], now: float) -> list[str]:
+        """Names of paths that end now."""
+        if registry.grace(now):
+            return []
+        before, self._since = self._since, {}
+        ended = []
+        for request in requests:
+            name = request.name
+            vnic, host = name.partition(">")[0], request.source
+            if request.lasting or registry.counts(host, vnic):
+                continue
+            self._since[name] = since = before.get(name, now)
+            if not registry.registered(host) or now >= since + registry.lease:
+                ended.append(name)
+        return ended

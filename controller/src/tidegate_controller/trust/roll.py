@@ -1,0 +1,117 @@
+"""Who is in the configuration, and who a certificate or a token stands for.
+
+```text
+ certificate (checked by TLS) ─▶ role, name ─▶ in the file? not revoked? ─▶ Identity
+ token ─▶ its digest ─▶ whose? ───────────────────────────────────────────▶ Identity     else Problem
+```
+
+A certificate of our authority says in OU what its owner is, so that a host with the name of a switch is no
+switch. It is asked anew for each request: a host that leaves the file is out with its next one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+from tidegate_controller.trust.problem import Problem
+from tidegate_controller.trust.secret import digest
+
+OPERATOR = "operator"
+"""CN of operators' certificates; no host may have this name."""
+
+
+class Role(StrEnum):
+    """OU of a certificate."""
+
+    HOST = "host"
+    OPERATOR = "operator"
+    SWITCH = "switch"
+    CONTROLLER = "controller"
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a host of the file may have."""
+
+    token: str | None = None
+    """`sha256:HEX` of its enrolment token; none: it cannot enrol."""
+    segments: frozenset[int] = frozenset()
+    """Whose keys it gets."""
+
+
+@dataclass(frozen=True)
+class Roll:
+    """All hosts of the file, and what is revoked."""
+
+    members: Mapping[str, Member] = field(default_factory=dict)
+    revoked: frozenset[int] = frozenset()
+    """Serial numbers."""
+
+    @cached_property
+    def tokens(self) -> Mapping[str, str]:
+        """The host of each token, by its digest."""
+        return {member.token: name for name, member in self.members.items() if member.token is not None}
+
+    def segments(self) -> dict[int, frozenset[str]]:
+        """The hosts of each segment."""
+        found: dict[int, set[str]] = {}
+        for name, member in self.members.items():
+            for segment in member.segments:
+                found.setdefault(segment, set()).add(name)
+        return {segment: frozenset(hosts) for segment, hosts in found.items()}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who asks: by a certificate, whose serial number is known, or by a token, of which the digest is."""
+
+    role: Role
+    name: str
+    serial: int | None = None
+    token: str | None = None
+
+
+def names_of(certificate: Mapping[str, Any] | None) -> tuple[str, str, int]:
+    """Returns CN, OU and serial number of what `ssl.SSLObject.getpeercert` gives. Raises `Problem`."""
+    if not certificate:
+        raise Problem("unauthorized", "no certificate was shown")
+    parts: dict[str, list[str]] = {}
+    for group in certificate.get("subject", ()):
+        for key, value in group:
+            parts.setdefault(key, []).append(str(value))
+    names = parts.get("commonName", [])
+    if len(names) != 1:
+        raise Problem("unauthorized", f"the certificate has {len(names)} common names; one was expected")
+    units = parts.get("organizationalUnitName", [])
+    return names[0], units[0] if len(units) == 1 else "", int(certificate.get("serialNumber", "0"), 16)
+
+
+def by_certificate(certificate: Mapping[str, Any] | None, roll: Roll) -> Identity:
+    """Returns who has shown a certificate of our authority. Raises `Problem`."""
+    name, unit, serial = names_of(certificate)
+    if serial in roll.revoked:
+        raise Problem("forbidden", f"the certificate {serial:x} of {name[:60]!r} is revoked")
+    if unit == Role.OPERATOR and name == OPERATOR:
+        return Identity(Role.OPERATOR, name, serial)
+    if unit != Role.HOST:
+        raise Problem(
+            "forbidden",
+            f"the certificate of {name[:60]!r} is that of a {unit[:60] or 'stranger'}, not of a host",
+        )
+    if name not in roll.members:
+        raise Problem("forbidden", f"host {name[:60]!r} is not in the controller's configuration")
+    return Identity(Role.HOST, name, serial)
+
+
+def by_token(token: str, roll: Roll) -> Identity:
+    """Returns the host that an enrolment token was made for, used or not. Raises `Problem`."""
+    # Of a digest, the time of the look-up tells nothing that helps to find a token.
+    asked = digest(token)
+    found = roll.tokens.get(asked)
+    if found is None:
+        raise Problem(
+            "unauthorized", "this token is that of no host: `tidegate-controller token HOST` makes one"
+        )
+    return Identity(Role.HOST, found, token=asked)
