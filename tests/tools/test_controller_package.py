@@ -45,7 +45,7 @@ with socket.create_connection(("127.0.0.1", 6653), timeout=30) as switch:
 """A switch's end: the first two bytes that it hears."""
 
 USES = """
-import sqlite3, ssl, sys
+import socket, sqlite3, ssl, sys
 sys.path.insert(0, "/usr/lib/tidegate-controller")
 import aiohttp, networkx, os_ken.lib.packet.packet, prometheus_client, tidegate_native
 from cryptography.hazmat.primitives import hashes, serialization
@@ -55,6 +55,7 @@ key = ec.generate_private_key(ec.SECP256R1())
 key.public_key().verify(key.sign(b"text", ec.ECDSA(hashes.SHA256())), b"text", ec.ECDSA(hashes.SHA256()))
 AESGCM(AESGCM.generate_key(256)).encrypt(bytes(12), b"text", None)
 ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+assert socket.getaddrinfo("localhost", 80)
 with sqlite3.connect("/var/lib/tidegate-controller/tried.sqlite") as database:
     database.executescript("PRAGMA journal_mode = WAL; CREATE TABLE tried (one)")
 print("all was used")
