@@ -75,10 +75,13 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Result<Vec<NetworkAction>, Ve
     if let Some(controller) = controller {
         let Offered { newest, taken, .. } = &facts.offered;
         let mut declined = taken.declined.clone();
+        let mut is_open = !facts.offered.is_taken;
         if let Some(view) = &facts.view {
             let to = offer(view, facts.is_settled, controller, uplinks, &wanted.work.written);
             declined.extend(to.left_out.clone());
             if newest.as_ref() != Some(&to) || !actions.is_empty() {
+                // What is in force follows from what was told before.
+                is_open = true;
                 actions.push(NetworkAction::Offer { from: newest.clone().map(Box::new), to: Box::new(to) });
             }
         }
@@ -88,7 +91,7 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Result<Vec<NetworkAction>, Ve
         // Another link has announced nothing.
         let is_new = matches!(actions.first(), Some(NetworkAction::Configure { .. }));
         let here: BTreeSet<&str> = by_name.keys().copied().collect();
-        let told = Told { declined: &declined, is_open: !facts.offered.is_taken };
+        let told = Told { declined: &declined, is_open };
         let arrivals =
             facts.view.as_ref().map(|view| arrivals(view, remotes, &told, |name| here.contains(name)));
         let of_contracts = &wanted.work.written;

@@ -25,6 +25,7 @@ struct Said {
     releases: Mutex<Vec<String>>,
     late: Mutex<Vec<Late>>,
     left: AtomicBool,
+    remotes: Mutex<Vec<api::Remote>>,
 }
 
 struct Fake(Arc<Said>);
@@ -61,7 +62,7 @@ impl Asks for Fake {
             term: 1,
             lease: 3_000_000_000,
             peers: vec![peer],
-            remotes: vec![],
+            remotes: self.0.remotes.lock().unwrap().clone(),
             paths,
             refused: vec![],
         })
@@ -418,4 +419,54 @@ fn what_the_controller_tells_is_offered_once_and_takes_nothing_away_at_first() {
     lab.network.controller = None;
     lab.repair();
     assert_eq!(lab.place.offering.offered().newest, None);
+}
+
+#[test]
+fn a_sender_is_refused_only_after_the_agent_has_decided() {
+    let folder = tempfile::tempdir().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let (answer, answers) = std::sync::mpsc::channel();
+    let answers = Mutex::new(answers);
+    let offers = Offers::new(move |offer: Offer| {
+        tell.send(offer).unwrap();
+        Ok(answers.lock().unwrap().recv_timeout(LONG).unwrap())
+    });
+    let mut lab = Lab::offering(folder.path(), offers);
+    let mac = lab.network.remotes[0].mac.to_string();
+    let mut vnic = api::Announced {
+        name: "plc9".into(),
+        mac,
+        segment: 1,
+        addresses: vec![],
+        rate: Some(10_000_000),
+        burst: Some(4000),
+        deadline: None,
+        to: vec![],
+    };
+    let say = |lab: &Lab, vnic: &api::Announced| {
+        *lab.said.remotes.lock().unwrap() = vec![api::Remote { vnic: vnic.clone(), host: "h2".into() }];
+    };
+    let arrivals = |lab: &Lab| lab.said.registrations.lock().unwrap().last().unwrap().arrivals.clone();
+    say(&lab, &vnic);
+    lab.change().unwrap();
+    for is_complete in [false, true] {
+        lab.until("an offer", |_| told.try_recv().is_ok_and(|offer| offer.is_complete == is_complete));
+        answer.send(Taken::default()).unwrap();
+    }
+    lab.until("all is taken", |lab| lab.place.offering.offered().is_taken);
+    // The remote in force has no deadline yet.
+    (vnic.deadline, vnic.to) = (Some(2_000_000), vec!["plc1".into()]);
+    say(&lab, &vnic);
+    lab.until("the deadline", |_| {
+        told.try_recv().is_ok_and(|offer| offer.document.remotes[0].value.deadline.is_some())
+    });
+    for _ in 0..10 {
+        lab.repair();
+        assert_eq!(arrivals(&lab), []);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let declined = [("[remote.plc9]".to_owned(), "no room".to_owned())].into();
+    answer.send(Taken { declined, ..Taken::default() }).unwrap();
+    lab.until("the refusal", |lab| !arrivals(lab).is_empty());
+    assert_eq!(arrivals(&lab)[0].refused.as_deref(), Some("no room"));
 }
