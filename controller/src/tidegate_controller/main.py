@@ -15,7 +15,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tidegate_controller import commands
@@ -35,16 +35,10 @@ from tidegate_controller.trust.stores import StoreError
 log = logging.getLogger("tidegate_controller")
 
 
-async def serve(
-    config: Config,
-    file: Path,
-    forget: bool = False,
-    beside: Callable[[Runtime], Awaitable[None]] | None = None,
-) -> None:
+async def serve(config: Config, file: Path, forget: bool = False) -> None:
     """Runs until a signal. Raises what ended it, if that was a fault.
 
-    `file` is read again at SIGHUP. With `forget`, what was kept is given up. `beside` is awaited after the
-    start.
+    `file` is read again at SIGHUP. With `forget`, what was kept is given up.
     """
     loop, kept = asyncio.get_running_loop(), Kept()
     store, election = opened(config.state, config.api.public or "", forget)
@@ -78,8 +72,6 @@ async def serve(
     try:
         await runtime.start()
         await api.start()
-        if beside is not None:
-            await beside(runtime)
         await runtime.run()
     except asyncio.CancelledError:
         if not ended:
