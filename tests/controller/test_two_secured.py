@@ -22,7 +22,7 @@ from lab.namespaces import can_make_namespaces
 from lab.need import need, need_commands
 from lab.ovs import COMMANDS
 from lab.process import Process, wait_for
-from lab.secured import Host, Secured
+from lab.secured import MANAGER, Host, Secured
 from lab.traffic import Flow
 
 pytestmark = pytest.mark.nightly
@@ -31,7 +31,6 @@ LEASE = 9.0
 LEAD = 5.0
 """s of the lease of the lead."""
 URLS = [f"https://127.0.0.1:{port}" for port in (6754, 6755)]
-MANAGER = "db:Open_vSwitch,Open_vSwitch,manager_options"
 
 
 @dataclass

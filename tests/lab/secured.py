@@ -12,7 +12,7 @@ import ssl
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from .process import Process
 
 SOURCE = Path(tidegate_controller.__file__).parents[1]
 SEGMENT = 100
+MANAGER = "db:Open_vSwitch,Open_vSwitch,manager_options"
+"""Where a database of Open vSwitch listens for who sets queues, as distributions start it."""
 
 
 def program(*words: str) -> list[str]:
@@ -59,22 +61,33 @@ class Secured:
         self.fabric.ovs.vsctl("set-manager pssl:6640:127.0.0.1")
         self.fabric.connect(" ".join(f"ssl:127.0.0.1:{port}" for port in ports))
 
-    def filled_in(self, file: Path, openflow: int, api: int, more: str, lease: str = "15s") -> None:
+    def filled_in(
+        self,
+        file: Path,
+        openflow: int,
+        api: int,
+        more: str,
+        lease: str = "15s",
+        hosts: Collection[str] | None = None,
+    ) -> None:
         """The file that `init` has made, as it is after the operator filled it in.
 
-        All that is a comment there is in force; `more` are other tables.
+        All that is a comment there is in force, of `hosts` those that are named; `more` are other tables.
         """
         text = (self.folder / "controller.toml").read_text()
         text = re.sub(r"^# ?(?=\[|[a-z]+ = )", "", text, flags=re.MULTILINE)
-        text = re.sub(r"\[\[links\]\]\nbetween.*\n", "", text)
+        text = re.sub(r"^\[switches\.s2\].*?(?=^\[hosts\.)", "", text, flags=re.MULTILINE | re.DOTALL)
         head, *tables = re.split(r"(?=^\[hosts\.)", text, flags=re.MULTILINE)
         new = {"0.0.0.0:6653": f"127.0.0.1:{openflow}", "0.0.0.0:6654": f"127.0.0.1:{api}"}
         new |= {"10.0.0.11": "127.0.0.1", "[keys]\n": f'[keys]\nstore = "{file}.trust"\n'}
         new |= {"[api]\n": f'[api]\nlease = "{lease}"\npublic = "https://127.0.0.1:{api}"\n'}
         parts = [_replaced(head, new)]
-        for number, (table, port) in enumerate(zip(tables, self.fabric.edges.values(), strict=True), 1):
-            own = {"s1:2": port.replace(".", ":"), "10.1.0.1": address(number)}
-            parts.append(_replaced(table, own | {"02:00:00:00:00:01": f"02:00:00:00:00:{number:02x}"}))
+        ends = self.fabric.edges.items()
+        for number, (table, (host, port)) in enumerate(zip(tables, ends, strict=True), 1):
+            if hosts is not None and host not in hosts:
+                continue
+            own = {f"s1:{number + 1}": port.replace(".", ":"), f"10.1.0.{number}": address(number)}
+            parts.append(_replaced(table, own))
         file.write_text("".join([*parts, "\n", more, "\n"]))
 
     def start(self, file: Path, api: int) -> Process:
@@ -164,7 +177,7 @@ class Host:
 
     def register(self) -> tuple[int, Any]:
         """Announces one vNIC, and what it has admitted; status and view."""
-        mac = f"02:00:00:00:0a:{self.number:02x}"
+        mac = f"02:00:0a:00:{self.number:02x}:01"
         own = {"name": self.vnic, "mac": mac, "segment": SEGMENT, "addresses": [], "to": []}
         uplink = {"name": "up", "address": address(self.number), "port": 4789, "arrival_budget": 100_000}
         arrivals = [{"remote": remote, "refused": None} for remote in self.arrivals]

@@ -52,17 +52,21 @@ levels = [{{ delay = "200us", frames = 5000 }}, {{ delay = "2ms", frames = 5000 
 # datapath = "0000000000000001"   # ovs-vsctl get bridge s1 datapath-id
 # database = "ssl:10.0.0.11:6640" # ovs-vsctl set-manager pssl:6640
 
+# [switches.s2]
+# datapath = "0000000000000002"
+# database = "ssl:10.0.0.12:6640"
+
 # [[links]]
 # between = ["s1:1", "s2:1"]
 {hosts}"""
 HOST = """
 # [hosts.{name}]
 # token = "{digest}"
-# port = "s1:2"
-# address = "10.1.0.1"            # of its outer frames
-# mac = "02:00:00:00:00:01"       # of its uplink
+# port = "s1:{port}"
+# address = "10.1.{high}.{low}"            # of its outer frames
+# mac = "02:00:00:00:{high:02x}:{low:02x}"       # of its uplink
 # segments = [100]                # in which it may announce vNICs, and whose keys it gets
-# macs = ["02:00:00:00:0a:00/40"] # of these vNICs
+# macs = ["02:00:0a:{high:02x}:{low:02x}:00/40"] # of these vNICs
 """
 
 
@@ -101,9 +105,14 @@ def init(folder: Path, names: Sequence[str], hosts: Sequence[str], now: float) -
     for name, text in files.items():
         create(folder / name, text)
     if not (folder / "controller.toml").exists():
-        tables = "".join(HOST.format(name=token.host, digest=secret.digest(token.text)) for token in tokens)
+        tables = "".join(_table(number, token) for number, token in enumerate(tokens, 1))
         create(folder / "controller.toml", STARTER.format(folder=folder, hosts=tables).encode())
     return tokens
+
+
+def _table(number: int, token: Token) -> str:
+    high, low = divmod(number, 256)
+    return HOST.format(name=token.host, digest=secret.digest(token.text), port=number + 1, high=high, low=low)
 
 
 def certificate(
