@@ -69,6 +69,19 @@ def test_links_are_watched(world: World) -> None:
     world.settle()
 
 
+def test_refusals_that_repeat(world: World) -> None:
+    """Each is answered; they are one decision, and the next one counts them."""
+    wanted = replace(request("v0", 0, 1, 900_000 * MBIT), lasting=False)
+    askers = [world.ask(wanted) for _ in range(50)]
+    assert all(world.answers[asker].path is None for asker in askers)
+    assert all(world.answers[asker].reasons == world.answers[askers[0]].reasons for asker in askers)
+    assert [one.verdict for one in world.decisions] == [Verdict.REFUSED]
+    world.now += world.core.engine.settings.hold
+    world.ask(wanted)
+    assert len(world.decisions) == 2
+    assert world.decisions[1].reasons[-1] == "49 refusals of host h0 before this one have no record"
+
+
 def verdicts(world: World) -> list[Verdict]:
     """Of all decisions."""
     return [one.verdict for one in world.decisions]

@@ -20,6 +20,7 @@ from tidegate_controller.decide.intent import place
 from tidegate_controller.decide.marks import Marks
 from tidegate_controller.decide.move import GATE, Change, Order, Stage, Update, drain_time
 from tidegate_controller.decide.queues import Loads, port_of, queues_of, watched
+from tidegate_controller.decide.refusals import Refusals
 from tidegate_controller.decide.routes import Routes
 from tidegate_controller.decide.tags import Tags
 from tidegate_controller.decide.transactions import reservations
@@ -83,6 +84,7 @@ class Engine:
         self.routes = Routes(self.newest)
         self.calm = react.Calm(self.settings.hold)
         self.calm_ports = react.Calm(self.settings.hold)
+        self.refusals = Refusals(self.settings.hold)
         self.trends = react.Trends()
         self.raised: dict[tuple[str, int], int] = {}
         self.loads = Loads(self.book.terms)
@@ -221,9 +223,14 @@ class Engine:
         decision = Decision(self.decided, self.now, path, cause, verdict, reasons)
         self.effects.append(ev.SaveDecision(decision))
 
-    def refuse(self, asker: int | None, name: str, cause: str, reasons: tuple[str, ...]) -> None:
-        """Records a refusal, and answers."""
-        self.decide(name, cause, Verdict.REFUSED, reasons)
+    def refuse(self, asker: int | None, request: PathRequest, cause: str, reasons: tuple[str, ...]) -> None:
+        """Answers, and records a refusal unless its host has too many."""
+        host = "" if request.lasting else request.source
+        counted = self.refusals.tell(host, request.name, cause, reasons, self.now)
+        if counted is not None:
+            of = f"host {host}" if host else "operators"
+            more = (f"{counted} refusals of {of} before this one have no record",) if counted else ()
+            self.decide(request.name, cause, Verdict.REFUSED, (*reasons, *more))
         if asker is not None:
             self.effects.append(ev.Answer(asker, None, reasons))
 
@@ -395,7 +402,7 @@ class Engine:
         if before is not None:
             self.keys[flow((old or before).request)] = name
         if running.asker is not None:
-            self.refuse(running.asker, name, running.cause, reasons)
+            self.refuse(running.asker, new.request, running.cause, reasons)
         else:
             self.decide(name, running.cause, Verdict.KEPT, reasons)
         if old is not None:

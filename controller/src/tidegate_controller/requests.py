@@ -26,7 +26,7 @@ def requested(engine: Engine, asker: int, request: PathRequest) -> None:
     reasons = _unfit(engine, request)
     before = engine.paths.get(request.name)
     if reasons:
-        engine.refuse(asker, request.name, "request", reasons)
+        engine.refuse(asker, request, "request", reasons)
     elif before is None or before.state == PathState.BROKEN:
         admit(engine, asker, request, before)
     elif before.request == request:
@@ -56,14 +56,14 @@ def admit(engine: Engine, asker: int | None, request: PathRequest, before: Path 
         tag = engine.tags.take(reservation)
     except TagsUsedUp as used:
         if asker is not None:
-            engine.refuse(asker, name, "request", (str(used),))
+            engine.refuse(asker, request, "request", (str(used),))
         return False
     try:
         granted = engine.book.change([], [Wanted(reservation, request, routes)])[0]
     except Refused as refused:
         engine.tags.free(tag)
         if asker is not None:
-            engine.refuse(asker, name, "request", refused.reasons)
+            engine.refuse(asker, request, "request", refused.reasons)
         return False
     if before is None:
         engine.numbered += 1
@@ -94,13 +94,13 @@ def _alter(engine: Engine, asker: int, before: Path, request: PathRequest) -> No
     try:
         tag = engine.tags.take(f"{request.name}#{before.generation + 1}")
     except TagsUsedUp as used:
-        engine.refuse(asker, request.name, cause, (str(used),))
+        engine.refuse(asker, request, cause, (str(used),))
         return
     try:
         altered = alter(engine.book, before, request, routes)
     except Refused as refused:
         engine.tags.free(tag)
-        engine.refuse(asker, request.name, cause, refused.reasons)
+        engine.refuse(asker, request, cause, refused.reasons)
         return
     in_place = bool(altered.narrow)
     if in_place and flow(request) == flow(before.request):
