@@ -4,7 +4,7 @@
 # make network namespaces and taps; nothing outside of it is theirs.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo unshare --user --map-root-user --)
 PYTEST := $(AS_ROOT) $(CURDIR)/.venv/bin/pytest tests
-PYTHON := tests scripts/test scripts/nightly scripts/fuzz scripts/modules scripts/prose scripts/sources bench bench/run
+PYTHON := tests scripts/test scripts/nightly scripts/fuzz scripts/licences scripts/modules scripts/prose scripts/sources bench bench/run
 BINARY := target/release/tidegate
 
 # What is built is run, tested and packaged from here, wherever cargo puts other projects.
@@ -20,7 +20,7 @@ NATIVE := --locked --manifest-path controller/native/Cargo.toml --target-dir tar
 # Files of tests that run nothing but Python.
 QUICK := $(addprefix tests/tools/test_,bench.py bench_stacks.py deny.py rates.py reliability.py soak.py)
 
-.PHONY: help setup guest demo native check nightly test lab lint lint-rust lint-rest fmt bench bench-quick instructions soak fuzz miri reliability deb build
+.PHONY: help setup guest demo native check nightly test lab lint lint-rust lint-rest fmt bench bench-quick instructions soak fuzz miri reliability deb deb-controller build
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -75,11 +75,12 @@ lint-rest:
 	cd tests && ../.venv/bin/mypy . ../scripts/test
 	cd tests && ../.venv/bin/mypy ../bench ../bench/run
 	cd controller && ../.venv/bin/ruff check . && ../.venv/bin/ruff format --check . && ../.venv/bin/mypy src tests bench
-	cd tests && ../.venv/bin/mypy ../scripts/fuzz && ../.venv/bin/mypy ../scripts/nightly && ../.venv/bin/mypy ../scripts/modules && ../.venv/bin/mypy ../scripts/prose
-	shellcheck -x scripts/setup scripts/deb scripts/deny scripts/earlier scripts/guest .ci/run packaging/postinst packaging/prerm packaging/postrm
+	cd tests && ../.venv/bin/mypy ../scripts/fuzz && ../.venv/bin/mypy ../scripts/nightly && ../.venv/bin/mypy ../scripts/modules && ../.venv/bin/mypy ../scripts/prose && ../.venv/bin/mypy ../scripts/licences
+	shellcheck -x scripts/setup scripts/deb scripts/deb-controller scripts/deny scripts/earlier scripts/guest .ci/run $(addprefix packaging/,postinst prerm postrm) $(addprefix packaging/controller/,postinst prerm postrm)
 	shellcheck -s dash tests/lab/init.sh
 	@scripts/setup deny
 	@scripts/deny
+	scripts/licences
 	scripts/modules --check
 	scripts/prose --check
 
@@ -136,3 +137,9 @@ guest: ## the guest's program, static: a path to copy into guests as /usr/bin/ti
 deb: build ## dist/tidegate_VERSION_ARCH.deb
 	@scripts/setup deb
 	scripts/deb
+
+# Crates outside of the module's workspace are compiled by their whole path, which tells where it was built.
+deb-controller: ## dist/tidegate-controller_VERSION_ARCH.deb, with the Python packages it needs; needs CPython 3.11
+	@scripts/setup build controller
+	RUSTFLAGS="--remap-path-prefix=$(CURDIR)/=" cargo build --release $(NATIVE)
+	scripts/deb-controller

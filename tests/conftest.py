@@ -9,6 +9,7 @@ import pytest
 from lab.host import BINARY, Host
 from lab.initramfs import ROOT
 from lab.need import need, need_commands, need_guests
+from lab.packages import build_controller_package
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -45,3 +46,9 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run([ROOT / "scripts/deb", BINARY, out], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def controller_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Debian package of the controller, freshly built."""
+    return build_controller_package(tmp_path_factory.mktemp("dist"))

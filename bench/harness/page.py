@@ -40,7 +40,8 @@ How to read the pages:
 {command} measures all scenes; [results.json](performance/results.json) has every window.
 [Real time beside bulk](performance/real-time.md) has further runs of `delay`, `applications`, `guests` and
 `wakeups`. [Between hosts](performance/uplink.md)
-and [which CPU does which part of the work](performance/cores.md) are of scenes that run alone.
+and [which CPU does which part of the work](performance/cores.md) are of scenes that run alone;
+[the network's controller](performance/network.md) has programs of its own.
 """
 
 

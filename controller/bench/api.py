@@ -26,12 +26,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "controller/src"), str(ROOT / "controller/tests")]
 
-import aiohttp  # noqa: E402
-from apis import configuration, served, vnic  # noqa: E402
+import aiohttp
+from apis import configuration, served, vnic
 
-from tidegate_controller.api import buckets  # noqa: E402
-from tidegate_controller.api.buckets import Limits  # noqa: E402
-from tidegate_controller.api.identity import Kind  # noqa: E402
+from tidegate_controller.api import buckets
+from tidegate_controller.api.buckets import Limits
+from tidegate_controller.api.identity import Kind
 
 HOSTS = 5
 """Senders h1..., and as many receivers after them."""

@@ -25,18 +25,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "controller/src"), str(ROOT / "controller/tests"), str(ROOT / "tests")]
 
-from fake_switch import message, multipart  # noqa: E402
-from lab.namespaces import Stack  # noqa: E402
-from lab.ovs import OpenVswitch  # noqa: E402
-from os_ken.ofproto import ofproto_v1_3 as of  # noqa: E402
+from fake_switch import message, multipart
+from lab.namespaces import Stack
+from lab.ovs import OpenVswitch
+from os_ken.ofproto import ofproto_v1_3 as of
 
-from tidegate_controller.model import intent  # noqa: E402
-from tidegate_controller.model.intent import Match, Output, PushTag, Rule, SetQueue, SwitchIntent  # noqa: E402
-from tidegate_controller.openflow import codec, sync  # noqa: E402
-from tidegate_controller.openflow.change import Change  # noqa: E402
-from tidegate_controller.openflow.limits import Limits  # noqa: E402
-from tidegate_controller.openflow.server import Server  # noqa: E402
-from tidegate_controller.openflow.session import Session  # noqa: E402
+from tidegate_controller.model import intent
+from tidegate_controller.model.intent import Match, Output, PushTag, Rule, SetQueue, SwitchIntent
+from tidegate_controller.openflow import codec, sync
+from tidegate_controller.openflow.change import Change
+from tidegate_controller.openflow.limits import Limits
+from tidegate_controller.openflow.server import Server
+from tidegate_controller.openflow.session import Session
 
 LIVE = 4
 DEAF = 0xDEAF

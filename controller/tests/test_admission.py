@@ -1,8 +1,12 @@
 """Requests in the words of the model reach the arithmetic, and its answers come back."""
 
+from random import Random
+
 import networks
 import pytest
+from calculated import compared
 from networks import ring, terms
+from simulated import Flow, simulated
 
 from tidegate_controller.decide.admission import Admission, Granted, Refused, Wanted
 from tidegate_controller.decide.routes import Routes, candidates
@@ -68,3 +72,33 @@ def test_a_route_that_is_none() -> None:
     admission = Admission(terms(ring(3)))
     with pytest.raises(Refused, match="begins at"):
         admission.change([], [Wanted("x", request(1_000_000, 10**9), [Route(("h0>s0:99", "s1:2>s2:1"), 0)])])
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_packet_is_beyond_its_bound(seed: int) -> None:
+    """On a ring that is filled; bench/admission.py has larger networks, crates/contract random ones."""
+    random, topology = Random(seed), ring(5)
+    links, flows = terms(topology), []
+    admission, routes = Admission(links), Routes(topology)
+    for number in range(60):
+        source, target = random.sample(range(5), 2)
+        rate = random.choice([1, 20, 60]) * 1_000_000
+        wanted = networks.request(f"v{number}", source, target, rate)
+        ways = candidates(routes.ways(wanted.source, wanted.target), 2)
+        random.shuffle(ways)
+        try:
+            granted = admission.change([], [Wanted(wanted.name, wanted, ways)])[0]
+        except Refused:
+            continue
+        flows.append(Flow(wanted, granted.route, granted.bound))
+    worst = simulated({link.name: link for link in links}, flows, 20, random)
+    assert (worst.frames, worst.beyond) == (20 * len(flows), 0)
+    assert worst.nearest_hop > 0.3
+
+
+def test_no_link_is_overbooked_by_an_independent_calculation() -> None:
+    """Nor is a bound too short, nor a path refused that fits; bench/admission.py has more cases."""
+    found = compared(2000, 7)
+    assert (found.cases, found.overbooked, found.beyond, found.careful) == (2000, 0, 0, 0)
+    assert found.granted > 300
+    assert {"rate", "delay", "buffer", "frames", "budget"} <= set(found.limits)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tidegate_controller import config as config_package
 from tidegate_controller.config import LARGEST_FILE, ConfigError, load, parse
 from tidegate_controller.config.file import TERMS
+from tidegate_controller.decide.react import Remedy
 from tidegate_controller.main import main
 from tidegate_controller.model.hosts import Allowed
 from tidegate_controller.model.topology import Link, Port
@@ -57,6 +58,17 @@ port = "s2:2"
 address = "FD00::2"
 mac = "02:00:00:00:00:02"
 """
+
+
+def test_what_may_be_done_about_misses_and_failures() -> None:
+    """All, unless the operator leaves something out."""
+    assert parse(GOOD, "f").settings.remedies == frozenset(Remedy)
+    assert parse(GOOD, "f").settings.bfd
+    fewer = GOOD.replace('"1.5s"', '"1.5s"\nbfd = false').replace('"2s"', '"2s"\nremedies = ["level"]')
+    settings = parse(fewer, "f").settings
+    assert (settings.remedies, settings.bfd) == (frozenset({Remedy.LEVEL}), False)
+    none = parse(GOOD.replace('"2s"', '"2s"\nremedies = []'), "f").settings
+    assert none.remedies == frozenset()
 
 
 def test_a_file() -> None:
@@ -107,6 +119,9 @@ def test_a_file() -> None:
         ("[46, 34]", "[46]", "levels: 2; `paths.marks` has 1"),
         ("[46, 34]", '["a", 1]', "f: paths.marks: "),
         ('"2s"', "2", "f: paths.hold: is '2'; a time such as 5ns"),
+        ('"2s"', '"2s"\nremedies = ["luck"]', "f: paths.remedies: is .'luck'.; a list of rate, level, route"),
+        ('"2s"', '"2s"\nremedies = [[]]', "f: paths.remedies: is ....; a list of rate"),
+        ('"1.5s"', '"1.5s"\nbfd = "no"', "f: discovery.bfd: is 'no'; true or false"),
         ("true", "1", "f: paths.protect: is '1'; true or false"),
         ('capacity = "10Gbit"', 'capacity = "10GB"', "f: links.1.capacity: is '10GB'; a rate such as 5bit"),
         ('capacity = "10Gbit"', 'capacity = "9Mbit"', "f: links.1.capacity: is 9000000 bit/s; at least"),

@@ -12,6 +12,7 @@ from world import World
 
 from tidegate_controller import events as ev
 from tidegate_controller.core import Core
+from tidegate_controller.decide.react import Remedy
 from tidegate_controller.engine import Settings
 from tidegate_controller.model.decisions import Verdict
 from tidegate_controller.model.intent import SwitchIntent
@@ -171,6 +172,33 @@ def test_statistics_move_a_path_before_frames_are_late(world: World) -> None:
         world.settle()
     assert Verdict.MOVED in verdicts(world)
     assert world.core.engine.paths["h0/v2>r"].route.links != large.route.links
+
+
+@pytest.mark.parametrize("allowed", [(), ("rate",), ("level",), ("route",), ("level", "route")])
+def test_remedies_that_are_left_out(allowed: tuple[str, ...]) -> None:
+    """Late frames and short queues lead to what the operator allows, and to nothing else."""
+    settings = Settings(remedies=frozenset(map(Remedy, allowed)), bfd=False)
+    world = World(ring(4), Random(1), Core(settings))
+    world.begin()
+    world.ask(request())
+    world.settle()
+    name = "h0/v>r"
+    port = Port.parse(world.core.engine.paths[name].route.links[1].partition(">")[0])
+    for drops in (3, 6, 9):
+        world.now += 10
+        world.event(ev.Sampled((ev.QueueSample(port, 2, drops, 0, 999 * MBIT),)))
+        world.settle()
+        world.now += 10
+        world.event(ev.Missed(name, 1, 1, world.now))
+        world.settle()
+        world.check()
+    made = {"rate": Verdict.RATE_RAISED, "level": Verdict.LEVEL_RAISED, "route": Verdict.MOVED}
+    changes = set(verdicts(world)) & set(made.values())
+    assert changes <= {made[one] for one in allowed}
+    assert bool(changes) == bool(allowed)
+    if not allowed:
+        assert "that may be tried" in world.decisions[-1].reasons[0]
+    assert not any(intent.watched for intent in world.core.intents().values())
 
 
 def test_a_link_that_goes_down(world: World) -> None:

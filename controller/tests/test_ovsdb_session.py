@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from tidegate_controller.model.intent import Queue, SwitchIntent
 from tidegate_controller.ovsdb import connection, session
-from tidegate_controller.ovsdb.events import Connected, Event, Left, LinkDown, LinkUp, Lost, NotSet
+from tidegate_controller.ovsdb.events import Changed, Connected, Event, Left, LinkDown, LinkUp, Lost, NotSet
 from tidegate_controller.ovsdb.framing import MOST_MESSAGE
 from tidegate_controller.ovsdb.session import Database, NotInForce
 
@@ -270,6 +271,69 @@ def test_errors_of_a_transaction(tmp_path: Path) -> None:
 
     run(tmp_path, behave, until)
     assert refusals >= 2
+
+
+def test_who_waits_is_not_held_up_by_newer_wishes(tmp_path: Path) -> None:
+    """While intents come without end, each waits for the one that it asked for, or a newer one."""
+
+    async def behave(peer: Peer) -> None:
+        await peer.monitored(rows(applied=1000))
+        number = 0
+        while True:
+            request = await peer.request("transact")
+            number += 1
+            await asyncio.sleep(0.05)
+            peer.answer(request, [{}] * (len(request["params"]) - 2) + [{"rows": [{"next_cfg": number}]}])
+
+    async def until(database: Database, _: list[Event]) -> None:
+        async def wish() -> None:
+            for more in range(10_000):
+                first = replace(QUEUES[0], minimum=1_000_000 + more)
+                database.want("s1", SwitchIntent(queues={1: (first, QUEUES[1])}))
+                await asyncio.sleep(0.01)
+
+        wishing = asyncio.create_task(wish())
+        await asyncio.sleep(0.1)
+        for _again in range(3):
+            await database.settled("s1", 5)
+        wishing.cancel()
+
+    run(tmp_path, behave, until)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_switches_of_one_database_are_set_together(tmp_path: Path, refused: bool) -> None:
+    """One transaction; if that is refused, one for each, so that no switch waits for another one's fault."""
+    asked: list[int] = []
+
+    async def behave(peer: Peer) -> None:
+        both = rows(applied=9)
+        for table, other, row in (
+            ("Bridge", "c", {"name": "br2", "datapath_id": "2", "ports": ["uuid", "q"]}),
+            ("Port", "q", {"name": "p2", "interfaces": ["uuid", "j"], "qos": ["set", []]}),
+            ("Interface", "j", both["Interface"]["i"]["new"] | {"name": "p2"}),
+        ):
+            both[table][other] = {"new": row}
+        await peer.monitored(both)
+        while True:
+            request = await peer.request("transact")
+            text = json.dumps(request)
+            asked.append(text.count('"table": "QoS"'))
+            if refused and asked[-1] > 1:
+                peer.answer(request, [{"error": "timed out", "details": "wait"}])
+                continue
+            peer.answer(request, [{}] * (len(request["params"]) - 2) + [{"rows": [{"next_cfg": 9}]}])
+
+    async def until(database: Database, events: list[Event]) -> None:
+        database.want("s1", SwitchIntent(queues={1: QUEUES}))
+        database.want(f"{2:016x}", SwitchIntent(queues={1: QUEUES}))
+        await database.settled("s1")
+        await database.settled(f"{2:016x}")
+        await seen(events, Changed, 2)
+
+    events = run(tmp_path, behave, until)
+    assert {event.switch for event in events if isinstance(event, Changed)} == {"s1", f"{2:016x}"}
+    assert asked[:3] == ([2, 1, 1] if refused else [2, *asked[1:3]])
 
 
 @pytest.mark.parametrize("answers", [None, [], {}, "yes", [{}] * 7, [{"rows": [{"next_cfg": "many"}]}] * 7])

@@ -12,6 +12,7 @@ from tidegate_controller.decide.react import (
     GROWING,
     Calm,
     MoreRate,
+    Remedy,
     Shortage,
     Trends,
     disjoint,
@@ -136,6 +137,22 @@ def test_remedies(topology: Topology, level: int) -> None:
         between = {frozenset(link.split(">")) for link in one.route.links[1:-1]}
         assert between.isdisjoint(frozenset(link.split(">")) for link in other.links[1:-1])
         assert other.level == level
+
+
+@given(networks(), st.integers(0, 1), st.frozensets(st.sampled_from(Remedy)))
+def test_remedies_that_are_left_out(topology: Topology, level: int, allowed: frozenset[Remedy]) -> None:
+    """What is left is what all have, less what is left out, in the same order."""
+    one = path(topology, level)
+    ways = list(Routes(topology).ways("h0", "h1"))
+
+    def may(route: Route) -> bool:
+        raises, moves = route.level < level, route.links != one.route.links
+        return (Remedy.LEVEL in allowed or not raises) and (Remedy.ROUTE in allowed or not moves)
+
+    assert remedies(one, ways, allowed) == [route for route in remedies(one, ways) if may(route)]
+    avoided = frozenset(one.route.links[1:2])
+    left = elsewhere(one, ways, avoided, allowed)
+    assert left == [route for route in elsewhere(one, ways, avoided) if may(route)]
 
 
 def test_hosts_on_one_switch_have_no_backup() -> None:

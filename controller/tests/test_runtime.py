@@ -150,7 +150,7 @@ def test_a_damaged_state_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     file, kept = tmp_path / "c.toml", tmp_path / "s"
     kept.write_bytes(b"garbage" * 99)
     file.write_text(GOOD + f'[state]\nfile = "{kept}"\n')
-    assert main(["--config", str(file)]) == 1
+    assert main(["--config", str(file)]) == 3
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert f"{kept}: file is not a database. The controller does not start" in record.message
     assert record.message.endswith("switches keep what they have")

@@ -9,45 +9,22 @@
 import asyncio
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from tidegate_controller import events as ev
-from tidegate_controller.config import Config, parse
-from tidegate_controller.decide.basis import Phase
 from tidegate_controller.model.decisions import Verdict
-from tidegate_controller.model.intent import BEST_EFFORT, queue_of
-from tidegate_controller.model.paths import FlowKey, Path, PathRequest
+from tidegate_controller.model.intent import queue_of
+from tidegate_controller.model.paths import Path
 from tidegate_controller.model.topology import Port
-from tidegate_controller.openflow import sync
 from tidegate_controller.runtime.kept import Kept
-from tidegate_controller.runtime.loop import Runtime
 
-from lab.fabric import Fabric, address, line, ring
+from lab.controlled import DSCP, MARKS, MBIT, Controller, run
+from lab.fabric import Fabric, line, ring
 from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_commands
 from lab.ovs import COMMANDS
 from lab.traffic import Flow
-
-MBIT = 1_000_000
-MARKS = (46, 34)
-DSCP = 40
-"""The mark of the host's frames."""
-HOLD = 0.3
-TERMS = """
-[openflow]
-listen = "127.0.0.1:0"
-[discovery]
-interval = "200ms"
-[paths]
-marks = [46, 34]
-hold = "300ms"
-[terms]
-capacity = "100Mbit"
-reservable = "50Mbit"
-levels = [{ delay = "3ms", frames = 5000 }, { delay = "10ms", frames = 5000 }]
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -66,107 +43,6 @@ def _row(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fabric]:
 def _circle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fabric]:
     with Fabric(tmp_path_factory.mktemp("f"), ring(4)) as running:
         yield running
-
-
-def configuration(fabric: Fabric) -> Config:
-    """The file of a network."""
-
-    def port(name: str) -> str:
-        return name.replace(".", ":")
-
-    text = [TERMS]
-    for switch in fabric.ports:
-        database = f'database = "{fabric.ovs.remote}"'
-        text.append(f'[switches.{switch}]\ndatapath = "{fabric.datapath(switch):016x}"\n{database}')
-    for one, other in fabric.links:
-        text.append(f'[[links]]\nbetween = ["{port(one)}", "{port(other)}"]')
-    for number, (host, edge) in enumerate(fabric.edges.items(), 1):
-        own = f'address = "{address(number)}"\nmac = "02:00:00:00:00:{number:02x}"'
-        text.append(f'[hosts.{host}]\nport = "{port(edge)}"\n{own}\nreservable = "90Mbit"')
-    return parse("\n".join(text), "network.toml")
-
-
-class Controller:
-    """A runtime with its network."""
-
-    def __init__(self, fabric: Fabric, kept: Kept) -> None:
-        self.fabric, self.kept = fabric, kept
-        self.config = configuration(fabric)
-        self.runtime = Runtime(self.config, kept)
-
-    async def until(self, what: str, ready: Callable[[], object], timeout: float = 30) -> None:
-        """Waits, and lets the controller work."""
-        try:
-            async with asyncio.timeout(timeout):
-                while not ready():
-                    await asyncio.sleep(0.005)
-        except TimeoutError:
-            raise AssertionError(f"waited in vain for {what}") from None
-
-    def quiet(self) -> bool:
-        """All links are seen, and all rules are there."""
-        core = self.runtime.core
-        whole = core.engine.newest.links == self.config.links and core.followed == core.engine.newest
-        return whole and core.basis.phase == Phase.IDLE and not core.engine.running and not core.stale
-
-    async def begin(self) -> None:
-        """Starts, and waits until the network is ready."""
-        await self.runtime.start()
-        await asyncio.to_thread(self.fabric.connect, f"tcp:127.0.0.1:{self.runtime.server.port}")
-        sessions = self.runtime.server.sessions
-        await self.until("all switches", lambda: len(sessions) == len(self.fabric.ports))
-        await self.until("all links", self.quiet)
-        for database in self.runtime.databases.values():
-            for switch in self.fabric.ports:
-                assert await database.settled(switch) == {}
-        marks = {mark: queue_of(level) for level, mark in enumerate(MARKS)}
-        await asyncio.to_thread(self.fabric.steer, marks, BEST_EFFORT)
-
-    async def path(self, name: str = "v", rate: int = 2 * MBIT, port: int = 9001) -> ev.Answer:
-        """Asks for a path from h1 to h3."""
-        key = FlowKey(address(1), address(3), port, 9000)
-        request = PathRequest(f"h1/{name}>h3", "h1", "h3", key, DSCP, rate, 3000, 100, 1500, 10**9)
-        async with asyncio.timeout(30):
-            return await self.runtime.ask(request)
-
-    async def as_intended(self) -> None:
-        """All switches hold what they are to hold, as `sync` compares it, and as `ovs-ofctl` counts it."""
-        for switch, intent in self.runtime.core.intents().items():
-            held = await sync.read(self.runtime.server.sessions[switch])
-            assert sync.plan(held, intent).changes == 0
-            lines = await asyncio.to_thread(self.fabric.dump_flows, switch)
-            assert sum("cookie=0x7469" in line for line in lines) == len(intent.rules)
-
-    async def decided(self, verdict: Verdict, after: int) -> None:
-        """Waits for a decision with a greater number."""
-        await self.until(
-            f"a decision {verdict}",
-            lambda: any(one.verdict == verdict and one.number > after for one in self.kept.decisions),
-        )
-
-    async def missed(self, name: str, verdict: Verdict) -> None:
-        """Late frames, and what follows."""
-        await asyncio.sleep(HOLD * 1.5)
-        before = self.kept.decided
-        self.runtime.happened(ev.Missed(name, 3, 1000, self.runtime.now))
-        await self.decided(verdict, before)
-        await self.until("the end of the change", self.quiet)
-
-
-def run(fabric: Fabric, kept: Kept, test: Callable[[Controller], Awaitable[None]]) -> None:
-    """Runs a test with a controller of its own; it has 60 s."""
-
-    async def limited() -> None:
-        controller = Controller(fabric, kept)
-        async with asyncio.timeout(60):
-            try:
-                await controller.begin()
-                await test(controller)
-            finally:
-                # It says nothing to switches: as if the process were killed.
-                await controller.runtime.stop()
-
-    fabric.net.call(lambda: asyncio.run(limited()))
 
 
 @contextmanager
@@ -219,6 +95,9 @@ def test_a_path_is_installed_and_another_is_refused(row: Fabric) -> None:
             print(f"line of 3: {report}")
             assert (report.received, report.lost) == (500, 0)
             assert inside() == {(MARKS[path.route.level], path.tag)}
+            sent, dropped = row.queue_statistics("s1.1")[queue_of(path.route.level)]
+            assert sent >= 500
+            assert dropped == 0
             assert arrived() == {(DSCP, 0)}
         trends = controller.runtime.core.engine.trends
         await controller.until("samples", lambda: (Port("s1", 1), queue_of(0)) in trends._seen)

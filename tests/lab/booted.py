@@ -42,7 +42,7 @@ After=sysinit.target
 EOF
 mount -t overlay -o "lowerdir=/,upperdir=$layers/upper,workdir=$layers/work,volatile" overlay "$layers/root"
 cd "$layers/root"
-rm -rf etc/systemd/system/* etc/tidegate var/lib/tidegate var/log/journal usr/sbin/policy-rc.d .dockerenv
+rm -rf etc/systemd/system/* etc/tidegate* var/lib/tidegate* var/log/journal usr/sbin/policy-rc.d .dockerenv
 exec systemd-nspawn --quiet --boot --directory="$layers/root" --machine="$name" --register=no --keep-unit \
     --link-journal=no --private-network --capability=all --system-call-filter=bpf --console=pipe \
     --bind=/dev/net/tun systemd.unit=lab.target

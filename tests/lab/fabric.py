@@ -160,7 +160,7 @@ class Fabric:
         return self._lines("dump-groups", switch)
 
     def _lines(self, command: str, switch: str) -> list[str]:
-        lines = self.ofctl(f"--no-stats {command}", switch).splitlines()
+        lines = self.ofctl(f"--no-stats --no-names {command}", switch).splitlines()
         return [line.strip() for line in lines if not re.match(r"\s*(OFPST|NXST)", line)]
 
     def learn(self) -> None:
@@ -181,25 +181,39 @@ class Fabric:
         found = (re.match(r"class htb (\S+) (.*)", line) for line in text.splitlines())
         return {one[1]: one[2] for one in found if one}
 
-    def steer(self, marks: Mapping[int, int], best_effort: int, ports: Iterable[str] = ()) -> None:
+    def steer(
+        self,
+        marks: Mapping[int, int],
+        best_effort: int,
+        ports: Iterable[str] = (),
+        short: Mapping[int, int] | None = None,
+    ) -> None:
         """Put frames into queues by DSCP (`marks`) at ports with an HTB, at all of these if none is named.
 
-        Anew after each change of queues: what was there before is replaced.
+        `short` has lengths of queues, in frames. Anew after each change of queues: what was there before
+        is replaced.
         """
+        lengths = {best_effort: SHORT, **(short or {})}
         for port in ports or [port for ports in self.ports.values() for port in ports]:
             rest = f"1:{best_effort + 1:x}"
             if rest not in self.classes(port):
                 continue
             add = f"filter add dev {port} parent 1:"
+            tagged = f"{add} protocol 802.1q prio 2 u32"
             commands = [
                 f"filter del dev {port} parent 1:",
-                f"qdisc replace dev {port} parent {rest} pfifo limit {SHORT}",
+                *(
+                    f"qdisc replace dev {port} parent 1:{queue + 1:x} pfifo limit {length}"
+                    for queue, length in lengths.items()
+                ),
             ]
             for dscp, queue in {BFD: 0, **marks}.items():
                 match, target = f"{dscp << 2:#x} 0xfc", f"flowid 1:{queue + 1:x}"
                 commands += [
                     f"{add} protocol ip prio 1 u32 match ip dsfield {match} {target}",
-                    f"{add} protocol 802.1q prio 2 u32 match u8 {match} at 5 {target}",
+                    # With a tag, offsets count from behind it since Linux 6.9, before that from the tag.
+                    f"{tagged} match u8 0x45 0xff at 0 match u8 {match} at 1 {target}",
+                    f"{tagged} match u16 0x0800 0xffff at 2 match u8 {match} at 5 {target}",
                 ]
             commands += [
                 f"{add} protocol {LLDP} prio 3 u32 match u32 0 0 flowid 1:1",
@@ -207,10 +221,12 @@ class Fabric:
             ]
             self.net.run(" && ".join(f"tc {command}" for command in commands))
 
-    def flow(self, source: str, target: str, flow: Flow, patience: float = 1.5) -> Running:
-        """Begin a flow between two hosts."""
+    def flow(
+        self, source: str, target: str, flow: Flow, patience: float = 1.5, deadline: int | None = None
+    ) -> Running:
+        """Begin a flow between two hosts, with a deadline in us if there is one."""
         place = list(self.hosts).index(target) + 1
-        return begin(self.hosts[source], self.hosts[target], address(place), flow, patience)
+        return begin(self.hosts[source], self.hosts[target], address(place), flow, patience, deadline)
 
     def cut(self, port: str) -> None:
         """Lose all frames that leave by a port, without its carrier: neither end's link goes down."""

@@ -40,6 +40,11 @@ class OpenVswitch:
         self.vsctl("--no-wait init")
         self._daemon = self._start("ovs-vswitchd", self.remote)
 
+    @property
+    def pid(self) -> int:
+        """The process id of the switch."""
+        return self._daemon.pid
+
     def start_database(self) -> None:
         """Start the database, for the first time or after `kill_database`."""
         socket = self.folder / "db.sock"

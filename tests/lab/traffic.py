@@ -54,6 +54,12 @@ class Report:
     """The longest between two datagrams."""
     delays: tuple[int, ...]
     """Sorted."""
+    first: float = 0.0
+    """Unix time at which the first one was sent."""
+    late: tuple[int, ...] = ()
+    """Numbers of those that came after the deadline, if there is one."""
+    gone: tuple[int, ...] = ()
+    """Numbers of those that were lost, if there is a deadline."""
 
     def delay(self, percent: float) -> int:
         """A percentile of the delays; 0 if nothing came."""
@@ -69,6 +75,17 @@ class Report:
         )
 
 
+@dataclass(frozen=True)
+class Misses:
+    """A batch of datagrams that were late."""
+
+    count: int
+    worst: int
+    """The longest time beyond the deadline, us."""
+    at: float
+    """When the last one came, Unix time."""
+
+
 class Running:
     """A flow that is under way."""
 
@@ -78,21 +95,36 @@ class Running:
         self._receiver = receiver
         self._patience = patience
 
+    def misses(self) -> list[Misses]:
+        """What the receiver has told so far of late datagrams."""
+        lines = (
+            json.loads(line) for line in self._receiver.output().splitlines() if line.startswith('{"late"')
+        )
+        return [Misses(line["late"], line["worst"], line["at"]) for line in lines]
+
     def report(self) -> Report:
         """Wait for the end."""
         self._receiver.popen.wait(self._flow.seconds * 3 + self._patience + 20)
         self._sender.stop()
         lines = self._receiver.output().splitlines()
-        assert len(lines) == 2, lines
-        found = json.loads(lines[1])
-        return Report(**{**found, "delays": tuple(found["delays"])})
+        assert lines[-1].startswith('{"received"'), lines
+        found = json.loads(lines[-1])
+        lists = {name: tuple(found.pop(name)) for name in ("delays", "late", "gone")}
+        return Report(**(found | lists))
 
 
-def begin(source: Stack, target: Stack, address: str, flow: Flow, patience: float = 1.5) -> Running:
-    """Send a flow to an address of the target; its receiver gives up after `patience` seconds of silence."""
+def begin(
+    source: Stack, target: Stack, address: str, flow: Flow, patience: float = 1.5, deadline: int | None = None
+) -> Running:
+    """Send a flow to an address of the target; its receiver gives up after `patience` seconds of silence.
+
+    With a deadline (us), it tells which datagrams miss it.
+    """
     words = ["receive", str(flow.port), str(flow.count), f"{patience}"]
+    words += [] if deadline is None else [str(deadline)]
     receiver = target.spawn("python3", PROGRAM, *words)
     receiver.wait_for("the receiver", lambda: stream.READY in receiver.output())
     numbers = (flow.port, flow.source_port, flow.dscp, flow.count, flow.size, flow.interval)
     sender = source.spawn("python3", PROGRAM, "send", address, *map(str, numbers))
+    sender.wait_for("the sender", lambda: stream.SENDING in sender.output())
     return Running(flow, sender, receiver, patience)

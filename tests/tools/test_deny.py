@@ -18,8 +18,17 @@ esac
 """What stands for cargo: one of its checks may go wrong, and so may fetching."""
 
 FETCH = "deny fetch db"
-GENERAL = "deny --locked check --hide-inclusion-graph licenses sources"
-ADVISORIES = "deny --offline --locked check advisories"
+NATIVE = "--config deny.toml --manifest-path controller/native/Cargo.toml"
+NOT_USED = "-A license-exception-not-encountered"
+GENERAL = [
+    f"deny --locked check --hide-inclusion-graph {NOT_USED} licenses sources",
+    f"deny {NATIVE} --locked check --hide-inclusion-graph {NOT_USED} -A license-not-encountered"
+    " licenses sources",
+]
+ADVISORIES = [
+    "deny --offline --locked check advisories",
+    f"deny {NATIVE} --offline --locked check advisories",
+]
 
 
 class Deny:
@@ -51,11 +60,11 @@ def deny(tmp_path: Path) -> Deny:
 
 
 def test_all_is_checked(deny: Deny) -> None:
-    """Licences, sources and advisories."""
-    assert deny.run() == (0, "", [GENERAL, FETCH, ADVISORIES])
+    """Licences, sources and advisories, of programs and of the controller's module."""
+    assert deny.run() == (0, "", [*GENERAL, FETCH, *ADVISORIES])
 
 
-@pytest.mark.parametrize("wrong", ["licenses", "advisories"])
+@pytest.mark.parametrize("wrong", ["licenses", "advisories", f"{NATIVE} --locked", f"{NATIVE} --offline"])
 @pytest.mark.parametrize("fetch", [True, False])
 def test_a_forbidden_dependency_is_refused(deny: Deny, wrong: str, fetch: bool) -> None:
     """Also where the database is one of the last time."""
@@ -67,11 +76,11 @@ def test_a_forbidden_dependency_is_refused(deny: Deny, wrong: str, fetch: bool) 
 def test_a_database_that_is_out_of_reach(deny: Deny) -> None:
     """Everything else is checked; that advisories are not is said, with the reason, and so is an old copy."""
     status, said, asked = deny.run(fetch=False)
-    assert (status, asked) == (0, [GENERAL, FETCH])
+    assert (status, asked) == (0, [*GENERAL, FETCH])
     assert "ADVISORIES WERE NOT CHECKED" in said
     assert "Could not resolve host" in said
     assert deny.run(fetch=False, wrong="licenses")[0] == 1
     (deny.copies / "advisory-db-1/crates").mkdir(parents=True)
     status, said, asked = deny.run(fetch=False)
-    assert (status, asked[-1]) == (0, ADVISORIES)
+    assert (status, asked[-2:]) == (0, ADVISORIES)
     assert "by the copy in" in said

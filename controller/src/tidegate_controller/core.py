@@ -126,7 +126,7 @@ class Core:
             if port is not None:
                 queues = queues_of(link, engine.loads, engine.settings.marks, engine.raised)
                 found.setdefault(port.switch, SwitchIntent()).queues[port.number] = queues
-        for port in watched(engine.book.terms):
+        for port in watched(engine.book.terms) if engine.settings.bfd else ():
             found.setdefault(port.switch, SwitchIntent()).watched.add(port.number)
         return found
 

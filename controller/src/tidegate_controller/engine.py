@@ -36,6 +36,10 @@ class Settings:
     marks: Marks = field(default_factory=Marks)
     hold: float = react.HOLD
     """s: a path is changed at most once in that time; so long a broken path waits for the next try."""
+    remedies: frozenset[react.Remedy] = react.ALL
+    """What is tried when frames are late or queues run short."""
+    bfd: bool = True
+    """Whether BFD watches links; without it, silence is seen by LLDP alone."""
     protect: bool = False
     """Whether paths get a backup where one fits."""
     first_tag: int = 1
@@ -268,7 +272,7 @@ class Engine:
             if port is not None:
                 terms = self.book.terms[name]
                 queues[port] = queues_of(terms, self.loads, self.settings.marks, self.raised)
-        between = frozenset(watched(self._dirty))
+        between = frozenset(watched(self._dirty)) if self.settings.bfd else frozenset[Port]()
         self._dirty.clear()
         if queues:
             self._ordered += 1

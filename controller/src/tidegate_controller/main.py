@@ -2,8 +2,8 @@
 
 ```text
  FILE ─▶ Config ─▶ state, Trust, Runtime, Api ─▶ until SIGTERM or SIGINT: 0
-         └ faulty: 2        ▲                     └ a fault: 1
-                            └ SIGHUP: the file is read anew (reload.py)
+         └ faulty: 2  └ damaged: 3   ▲            └ a fault: 1
+                                     └ SIGHUP: the file is read anew (reload.py)
  init, token, certificate ─▶ commands.py
 ```
 
@@ -26,9 +26,10 @@ from tidegate_controller.events import TellHost
 from tidegate_controller.reload import Reload
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.loop import Runtime
+from tidegate_controller.runtime.systemd import Service
 from tidegate_controller.runtime.trusting import trusting
 from tidegate_controller.state.opening import opened
-from tidegate_controller.state.store import StateError
+from tidegate_controller.state.store import Damaged, StateError
 from tidegate_controller.trust.secret import SecretError
 from tidegate_controller.trust.stores import StoreError
 
@@ -40,7 +41,7 @@ async def serve(config: Config, file: Path, forget: bool = False) -> None:
 
     `file` is read again at SIGHUP. With `forget`, what was kept is given up.
     """
-    loop, kept = asyncio.get_running_loop(), Kept()
+    loop, kept, service = asyncio.get_running_loop(), Kept(), Service()
     store, election = opened(config.state, config.api.public or "", forget)
     trust = await trusting(config, election)
 
@@ -62,6 +63,7 @@ async def serve(config: Config, file: Path, forget: bool = False) -> None:
         nonlocal ended
         log.info("%s: the controller ends; switches keep what they have", name)
         ended = True
+        service.ends()
         running.cancel()
 
     reload = Reload(config, file, trust, runtime, api)
@@ -72,6 +74,7 @@ async def serve(config: Config, file: Path, forget: bool = False) -> None:
     try:
         await runtime.start()
         await api.start()
+        service.ready()
         await runtime.run()
     except asyncio.CancelledError:
         if not ended:
@@ -114,7 +117,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
     except (StateError, SecretError, StoreError) as error:
         log.error("%s; switches keep what they have", error)
-        return 1
+        return 3 if isinstance(error, Damaged) else 1
     except OSError as error:
         log.error("cannot listen: %s", error)
         return 1

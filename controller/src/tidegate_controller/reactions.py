@@ -42,12 +42,13 @@ def missed(engine: Engine, event: ev.Missed) -> None:
         if engine.calm.tell(name, now):
             engine.decide(name, cause, Verdict.KEPT, (why,))
         return
+    allowed = engine.settings.remedies
     raised = [text for link in path.route.links if (text := _more_rate(engine, link, path.route.level))]
     if raised:
         engine.calm.changed(name, now)
         engine.decide(name, cause, Verdict.RATE_RAISED, tuple(raised))
         return
-    reasons = _move(engine, path, react.remedies(path, engine.ways(path.request)), cause)
+    reasons = _move(engine, path, react.remedies(path, engine.ways(path.request), allowed), cause)
     if reasons:
         engine.calm.changed(name, now)
         engine.violated(path, cause, reasons)
@@ -55,6 +56,7 @@ def missed(engine: Engine, event: ev.Missed) -> None:
 
 def sampled(engine: Engine, samples: Sequence[ev.QueueSample]) -> None:
     """Statistics of queues, before any frame is late."""
+    allowed = engine.settings.remedies
     for sample in samples:
         link, level = engine.links.get(sample.port), sample.queue - 1
         if link is None or not 0 <= level < engine.levels:
@@ -73,7 +75,8 @@ def sampled(engine: Engine, samples: Sequence[ev.QueueSample]) -> None:
         reasons: list[str] = []
         for path in here[:MOST_TRIED]:
             ways = engine.ways(path.request, frozenset({link}))
-            refused = _move(engine, path, react.elsewhere(path, ways, frozenset({link})), shortage.text)
+            others = react.elsewhere(path, ways, frozenset({link}), allowed)
+            refused = _move(engine, path, others, shortage.text)
             if not refused:
                 break
             reasons += refused
@@ -128,7 +131,8 @@ def _move(
 ) -> tuple[str, ...]:
     """Begins to move a path to the first route that fits. Returns why none does."""
     if not routes:
-        return (f"path {path.request.name}: there is no other way, and no more urgent level",)
+        none = "there is no other way, and no more urgent level, that may be tried"
+        return (f"path {path.request.name}: {none}",)
     new = replace(path, generation=path.generation + 1, backup=None)
     try:
         tag = engine.tags.take(new.reservation)
@@ -156,7 +160,7 @@ def _more_rate(engine: Engine, link: str, level: int) -> str | None:
     """Raises a queue's rate if it is short. Returns the reason."""
     terms = engine.book.terms.get(link)
     port = port_of(link)
-    if terms is None or port is None:
+    if terms is None or port is None or react.Remedy.RATE not in engine.settings.remedies:
         return None
     queue = engine.settings.marks.queue(level)
     levels = range(engine.levels)

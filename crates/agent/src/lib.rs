@@ -52,7 +52,7 @@ use std::time::Duration;
 use tidegate_contract::SocketOwner;
 use tidegate_durable::{Damage, DurableError};
 use tidegate_paths::Paths;
-use tidegate_place::{Installation, Installed, Site};
+use tidegate_place::{Installation, Installed, PairPorts, Site};
 use tidegate_service::Notifier;
 use tokio::signal::unix::{SignalKind, signal};
 use watchdog::{Pulse, Watched};
@@ -175,7 +175,7 @@ impl Agent {
         let (commands, received) = mpsc::channel();
         let wake = commands.clone();
         let wake = Arc::new(move || drop(wake.send(Command::Repair)));
-        let installations = install(&Site { state, paths: &paths, wake })?;
+        let installations = install(&Site { state, paths: &paths, wake, pair_ports: PairPorts::default() })?;
         let capture = installations.iter().find_map(|place| place.capture.clone());
         let damage: Vec<Damage> = installations.iter().flat_map(|place| place.damage.clone()).collect();
         let pulse = Pulse::default();

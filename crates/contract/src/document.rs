@@ -1,6 +1,6 @@
 //! A contract file, as read, and its tables that have names.
 
-use crate::{Host, Located, Remote, SegmentKeys, Uplink, Vnic};
+use crate::{Controller, Host, Located, Remote, SegmentKeys, Uplink, Vnic};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -9,6 +9,9 @@ use std::borrow::Cow;
 pub struct Document {
     /// The `[host]` table.
     pub host: Option<Located<Host>>,
+    /// The `[controller]` table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<Located<Controller>>,
     /// The `[vnic.NAME]` tables, in the order of the file.
     pub vnics: Vec<Located<Vnic>>,
     /// The `[uplink.NAME]` tables, in the order of the file.
@@ -23,9 +26,9 @@ pub struct Document {
 }
 
 impl Document {
-    /// Adds the tables of `other`, but for its `[host]`.
+    /// Adds the tables of `other`, but for its `[host]` and `[controller]`.
     pub(crate) fn extend(&mut self, other: Self) {
-        let Self { host: _, vnics, uplinks, remotes, segments } = other;
+        let Self { host: _, controller: _, vnics, uplinks, remotes, segments } = other;
         self.vnics.extend(vnics);
         self.uplinks.extend(uplinks);
         self.remotes.extend(remotes);

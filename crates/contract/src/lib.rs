@@ -18,6 +18,7 @@
 //! - [`key`]: the keys themselves
 //! - [`remote`]: vNICs of other hosts
 //! - `reach`: the peers that each segment reaches over an uplink
+//! - [`controller`]: the controller of the network
 //! - `document`: a contract file, as read
 //! - [`frame`]: sizes of frames and super-frames
 //! - [`error`]: faults of contracts, and their places
@@ -26,18 +27,21 @@
 //! - `suggest`: the known word nearest to an unknown one
 //! - [`mod@write`]: contracts to TOML, and changes to single keys
 //! - [`admission`]: the exact test whether all promises fit together
+//! - [`network_paths`]: what a host's deadlines ask from such a network
 //! - [`path`]: the same for a path through a network
 //! - `testing`: contracts for tests, and whether traffic keeps to one
 
 pub mod address;
 pub mod admission;
 pub mod check;
+pub mod controller;
 pub mod cores;
 mod document;
 pub mod error;
 pub mod frame;
 pub mod host;
 pub mod key;
+pub mod network_paths;
 pub mod parse;
 pub mod path;
 pub mod queueing;
@@ -56,6 +60,7 @@ pub use address::{Mac, Prefix, Segment, SharedAddress};
 pub use admission::{Admission, ContractSet, NotAdmissible, admit};
 
 pub use check::{Problem, check_set, merge};
+pub use controller::{Controller, OnRefused, OnUnreachable};
 pub use cores::{Cores, Flow, Placement, Tunnel};
 pub use document::{Document, Table};
 pub use error::{Error, Errors, Located};

@@ -31,6 +31,8 @@ pub fn vnic(name: &str) -> Vnic {
         mtu: 1500,
         queues: 1,
         guest: None,
+        on_refused: None,
+        on_unreachable: None,
     };
     vnic.check().expect("a valid name");
     vnic
@@ -58,6 +60,7 @@ pub fn uplink(name: &str) -> Uplink {
         latency: Some(Nanos::new(100_000)),
         arrival_budget: Nanos::new(500_000),
         peers: vec![peer],
+        controlled: false,
     };
     uplink.check().expect("a valid name");
     uplink

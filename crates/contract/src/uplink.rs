@@ -10,7 +10,7 @@
 use crate::frame::{ETHERNET, IPV4, IPV6, STAMP, UDP, VLAN_TAG, VXLAN};
 use crate::{Nanos, Rate, Segment};
 use serde::{Deserialize, Serialize};
-use std::{net::IpAddr, path::PathBuf};
+use std::{net::IpAddr, ops::Not, path::PathBuf};
 
 /// How frames leave this host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +63,9 @@ pub struct Uplink {
     /// The other hosts, at most 64; of a plain NIC one, the network behind it.
     #[serde(default)]
     pub peers: Vec<Peer>,
+    /// Whether a controller admits paths over it: [`crate::Controller`] names it. No key of its table.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub controlled: bool,
 }
 
 /// Another host that an uplink leads to: the `[uplink.NAME.peer.NAME]` table.
@@ -171,6 +174,14 @@ impl Uplink {
     /// Returns the declared latency to `peer`.
     pub fn latency_to(&self, peer: &Peer) -> Option<Nanos> {
         peer.latency.or(self.latency)
+    }
+
+    /// Returns what the network may take of a `deadline` on the way to `peer` or from it, if the receiving host needs
+    /// `arrival` of it: the declared latency, or half of what is left, which is asked from a controller. `None` if
+    /// there is neither.
+    pub fn network_budget(&self, peer: &Peer, deadline: Nanos, arrival: Nanos) -> Option<Nanos> {
+        let asked = || Nanos::new(deadline.get().saturating_sub(arrival.get()) / 2);
+        self.latency_to(peer).or_else(|| self.controlled.then(asked))
     }
 
     /// Returns the arrival budget of `peer`.

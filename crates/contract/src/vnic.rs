@@ -1,7 +1,7 @@
 //! The contract of one vNIC. Directions are the VM's: tx is what it sends.
 
 use crate::frame::{SUPER_FRAME, TAGGED_ETHERNET};
-use crate::{Bytes, Mac, Nanos, Prefix, Queueing, Rate, Segment, SharedAddress};
+use crate::{Bytes, Mac, Nanos, OnRefused, OnUnreachable, Prefix, Queueing, Rate, Segment, SharedAddress};
 use serde::{Deserialize, Serialize};
 use std::{ops::Not, path::PathBuf};
 
@@ -45,6 +45,12 @@ pub struct Vnic {
     /// one: absolute, at most 107 bytes. All vNICs of one VM may name the same socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<PathBuf>,
+    /// What becomes of a change whose path the network's controller refuses; [`OnRefused::Fail`] if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_refused: Option<OnRefused>,
+    /// What becomes of a change while the controller does not answer; [`OnUnreachable::BestEffort`] if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_unreachable: Option<OnUnreachable>,
 }
 
 /// The kinds of connection a contract can name; one key each in TOML.

@@ -1,11 +1,12 @@
 //! Contracts to TOML, and changes of single keys.
 
+mod controller;
 mod host;
 
 use crate::error::{ErrorList, MOST};
 use crate::{
-    Attach, Discipline, Error, Errors, FlowQueueing, LinkState, Method, Nanos, Queueing, SocketMode, Vnic,
-    parse, parse::keys,
+    Attach, Discipline, Error, Errors, FlowQueueing, LinkState, Method, Nanos, OnRefused, OnUnreachable,
+    Queueing, SocketMode, Vnic, parse, parse::keys,
 };
 use std::fmt::{Display, Write};
 use toml_edit::{Array, DocumentMut, InlineTable, Item, TableLike, Value};
@@ -72,6 +73,8 @@ impl Vnic {
             ("mtu", number(self.mtu.into(), 1500)),
             ("queues", number(self.queues.into(), 1)),
             ("guest", self.guest.as_ref().map(|path| string(path.display()))),
+            ("on-refused", self.on_refused.and_then(|value| word(&OnRefused::ALL, value))),
+            ("on-unreachable", self.on_unreachable.and_then(|value| word(&OnUnreachable::ALL, value))),
         ] {
             if let Some(value) = value {
                 line(key, value);
@@ -84,6 +87,10 @@ impl Vnic {
 /// Returns a name as a TOML key: bare unless it has a dot.
 fn key(name: &str) -> String {
     if name.contains('.') { format!("\"{name}\"") } else { name.into() }
+}
+
+fn word<T: PartialEq>(words: &[(&str, T)], value: T) -> Option<Value> {
+    words.iter().find(|(_, of)| *of == value).map(|(word, _)| (*word).into())
 }
 
 fn string(value: impl Display) -> Value {
@@ -445,6 +452,7 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
             (tx, rx) in any_rates(), queueing in any_queueing(), weight in 1u32..=1000, deadline in option::of(10_000u64..=10_000_000_000),
             to in btree_set("~?[a-z]{3}", 0..3), allowed in any_allowed(), mtu in prop_oneof![Just(1500), 68u16..],
             queues in 1u16..=64, guest in option::of("(/[a-zü\"' \\\\.]{1,9}){1,3}y"),
+            about_paths in (option::of(any::<bool>()), option::of(any::<bool>())),
         ) -> Vnic {
             // No other generator makes such a name, so `to` never has the vNIC itself.
             let mut to: Vec<String> = to.into_iter().map(|t| if t.starts_with('~') { "uplink".into() } else { format!("to-{t}") }).collect();
@@ -453,12 +461,17 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
                 name, attach, mac, segment: Segment::new(segment).expect("in range"), tx, rx, queueing, weight,
                 deadline: deadline.map(Nanos::new), to, allowed, mtu, queues,
                 guest: guest.map(Into::into),
+                on_refused: about_paths.0.map(|first| OnRefused::ALL[usize::from(first)].1),
+                on_unreachable: about_paths.1.map(|first| OnUnreachable::ALL[usize::from(first)].1),
             };
             if vnic.tx.min.is_some() && vnic.to.is_empty() {
                 vnic.to.push("uplink".into());
             }
             if vnic.tx.max.is_none() || vnic.to.is_empty() || vnic.tx.burst.is_none_or(|b| b.get() < vnic.largest_frame()) {
                 vnic.deadline = None;
+            }
+            if vnic.deadline.is_none() {
+                (vnic.on_refused, vnic.on_unreachable) = (None, None);
             }
             vnic
         }

@@ -1,7 +1,8 @@
 //! All that a place counted at one look.
 
 use crate::{
-    FarMiss, Figure, LogStats, Miss, PairStatus, PeerStatus, SocketCounts, Unknown, VnicStats, WorkerStats,
+    FarMiss, Figure, LogStats, Miss, NetworkPath, PairStatus, PeerStatus, SocketCounts, Unknown, VnicStats,
+    WorkerStats,
 };
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -43,6 +44,8 @@ pub struct Evidence {
     pub sockets: BTreeMap<String, Vec<SocketCounts>>,
     /// The latest frames that other hosts reported as late, oldest first.
     pub far_misses: Vec<FarMiss>,
+    /// Paths through the network, by the vNIC that sends.
+    pub paths: BTreeMap<String, Vec<NetworkPath>>,
 }
 
 impl Evidence {
@@ -66,6 +69,7 @@ impl Evidence {
             pairs: BTreeMap::new(),
             sockets: BTreeMap::new(),
             far_misses: vec![],
+            paths: BTreeMap::new(),
         }
     }
 }

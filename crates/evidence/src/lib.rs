@@ -15,6 +15,7 @@
 //! - `cores`: CPUs, the stages of work on them, and the plan for them
 //! - `own_cpus`: CPUs of workers, and the work that is kept off them
 //! - `figure`: uncounted values, and the source of each figure
+//! - `network_path`: paths of such frames through the network
 //! - `pair`: frames with a deadline between two hosts' vNICs
 //! - `peer`: other hosts' clocks and counters, and frames that were late there
 //! - `time`: moments of CLOCK_MONOTONIC as times of day
@@ -30,6 +31,7 @@ mod held_up;
 pub mod histogram;
 mod log;
 mod miss;
+mod network_path;
 mod on_wire;
 mod own_cpus;
 mod pair;
@@ -57,6 +59,7 @@ pub use held_up::{HeldUp, Quarantine};
 pub use histogram::{Histogram, total};
 pub use log::LogStats;
 pub use miss::{Culprit, MISSES, Miss};
+pub use network_path::NetworkPath;
 pub use on_wire::OnWire;
 pub use own_cpus::OwnCpus;
 pub use pair::{LateCounts, PairStatus};

@@ -11,6 +11,9 @@ pub struct PairStatus {
     pub vnic: String,
     /// The other one.
     pub remote: String,
+    /// Outer UDP source port of frames to it, of this pair alone; absent if it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
     /// Frames that left with a stamp.
     pub sent: u64,
     /// Frames that arrived with a valid stamp.

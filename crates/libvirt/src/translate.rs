@@ -156,6 +156,8 @@ fn contract(
         mtu: 1500,
         queues: 1,
         guest: domain.guest.clone(),
+        on_refused: None,
+        on_unreachable: None,
     };
     let mut keys = own_keys(interface);
     let from = match (request, &interface.bandwidth) {

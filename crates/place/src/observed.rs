@@ -17,6 +17,8 @@ pub struct Observed {
     pub uplinks: BTreeMap<String, ObservedUplink>,
     /// Obstacles to vNICs that are to come, such as a file at a socket's path.
     pub obstacles: BTreeMap<String, String>,
+    /// vNICs of other places whose deadline this place does not keep its part of, each with the reason.
+    pub unpromised: BTreeMap<String, String>,
     /// The counters.
     pub evidence: Evidence,
     /// The program that keeps the contracts.
@@ -45,6 +47,7 @@ impl Observed {
             vnics: BTreeMap::new(),
             uplinks: BTreeMap::new(),
             obstacles: BTreeMap::new(),
+            unpromised: BTreeMap::new(),
             evidence: Evidence::empty(source),
             program: PlaceProgram::default(),
             own_cpus: OwnCpus::default(),

@@ -22,6 +22,9 @@ pub enum PlaceError {
     /// The place does not answer, or stopped answering: the next observation shows what is in force.
     #[error("{0}")]
     Unreachable(String),
+    /// The contract cannot be kept, by what only an attempt shows; nothing was changed.
+    #[error("{0}")]
+    Refused(String),
     /// The place refused, or something went wrong; nothing was changed.
     #[error("{0}")]
     Failed(String),

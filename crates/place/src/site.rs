@@ -4,7 +4,7 @@
 //!  agent: Site ─▶ a place crate's `install` ─▶ Installation ─▶ agent
 //! ```
 
-use crate::{Capture, Installed};
+use crate::{Capture, Installed, PairPorts};
 use std::path::Path;
 use std::sync::Arc;
 use tidegate_durable::Damage;
@@ -18,6 +18,8 @@ pub struct Site<'a> {
     pub paths: &'a Paths,
     /// Makes the reconciler look at all places now. A place calls it when something that it waited for appears.
     pub wake: Arc<dyn Fn() + Send + Sync>,
+    /// Source ports of real-time pairs.
+    pub pair_ports: PairPorts,
 }
 
 /// An installed place.

@@ -1,7 +1,7 @@
 //! The state that the contracts ask for.
 
 use crate::host::Claim;
-use tidegate_contract::{Host, Remote, SegmentKey, Uplink, Vnic};
+use tidegate_contract::{Controller, Host, Remote, SegmentKey, Uplink, Vnic};
 use tidegate_cores::directions::Directions;
 use tidegate_cores::stage::{Handle, Link, Stage};
 use tidegate_evidence::Evidence;
@@ -28,6 +28,8 @@ pub struct Wanted<'a> {
 pub struct HostWork<'a> {
     /// The wanted contracts of all places.
     pub contracts: Vec<&'a Vnic>,
+    /// The same as written, without the limits that guests set themselves.
+    pub written: Vec<&'a Vnic>,
     /// The stages of work that places reported.
     pub stages: Vec<&'a Stage>,
     /// Frames between these stages.
@@ -44,6 +46,7 @@ impl HostWork<'_> {
     /// No work.
     pub const NONE: &'static HostWork<'static> = &HostWork {
         contracts: Vec::new(),
+        written: Vec::new(),
         stages: Vec::new(),
         links: Vec::new(),
         not_followed: Vec::new(),
@@ -61,11 +64,14 @@ pub struct Network {
     pub remotes: Vec<Remote>,
     /// The keys of segments, sorted by segment.
     pub keys: Vec<SegmentKey>,
+    /// The controller of the network behind uplinks that are [`Uplink::controlled`].
+    pub controller: Option<Controller>,
 }
 
 impl Network {
     /// No other host.
-    pub const NONE: &'static Self = &Self { uplinks: Vec::new(), remotes: Vec::new(), keys: Vec::new() };
+    pub const NONE: &'static Self =
+        &Self { uplinks: Vec::new(), remotes: Vec::new(), keys: Vec::new(), controller: None };
 }
 
 /// Whether a place may take over foreign settings, such as a qdisc that other software made.

@@ -25,6 +25,8 @@ pub fn vnic(name: &str, mac: u8) -> Vnic {
         mtu: 1500,
         queues: 1,
         guest: None,
+        on_refused: None,
+        on_unreachable: None,
     }
 }
 

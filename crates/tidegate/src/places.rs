@@ -15,6 +15,7 @@ pub fn install(switch: SwitchOptions, cores: CoresOptions) -> Install {
             tidegate_place_switch::install(site, &switch)?,
             tidegate_place_kernel::install(site)?,
             tidegate_place_nic::install(site)?,
+            tidegate_place_network::install(site)?,
             tidegate_place_cores::install(site, &cores)?,
         ])
     })

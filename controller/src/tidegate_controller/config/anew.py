@@ -10,7 +10,7 @@ frames from and to it are there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from tidegate_controller.config.api import Api
 from tidegate_controller.config.file import Config
@@ -22,6 +22,9 @@ from tidegate_controller.trust.roll import Roll
 from tidegate_controller.trust.settings import TrustConfig
 
 RESTART = "is another one in the file: that takes a restart"
+
+KEYS = {"bfd": "discovery.bfd"}
+"""Of settings that are not in `[paths]`."""
 
 
 def renewed(force: Config, file: Config, known: Iterable[LinkTerms] = ()) -> tuple[Config, list[str]]:
@@ -117,15 +120,14 @@ def _values(config: Config) -> dict[str, object]:
     found: dict[str, object] = {
         "openflow.listen": config.listen,
         "discovery.interval": config.interval,
-        "paths.marks": settings.marks,
-        "paths.hold": settings.hold,
-        "paths.protect": settings.protect,
         "state": config.state,
         "api.listen": api.listen,
         "api.plain": api.plain,
         "api.public": api.public,
         "api.lease": api.lease,
     }
+    for one in fields(settings):
+        found[KEYS.get(one.name, f"paths.{one.name}")] = getattr(settings, one.name)
     if trust is not None:
         found |= {
             "openflow.tls": trust.openflow,

@@ -23,6 +23,7 @@ from tidegate_controller.config.section import MAC, NAME, ConfigError, Section
 from tidegate_controller.config.state import State, state
 from tidegate_controller.decide.admission import Admission, Level, LinkTerms
 from tidegate_controller.decide.marks import Marks
+from tidegate_controller.decide.react import Remedy
 from tidegate_controller.engine import Settings
 from tidegate_controller.model.topology import Attachment, Link, Port
 from tidegate_controller.ovsdb.connection import check_remote
@@ -88,8 +89,9 @@ def parse(text: str, where: str) -> Config:
     interval = discovery.quantity("interval", "time", "1s") / 1e9
     if interval < 0.05:
         raise discovery.fault("interval", "is below 50ms")
-    settings = _settings(root.section("paths"))
     kept = state(root.section("state"))
+    bfd = discovery.take("bfd", bool, "true or false", True)
+    settings = _settings(root.section("paths"), bfd)
     common = root.section("terms")
     links, terms = set[Link](), list[LinkTerms]()
     datapaths, databases = _switches(root, root.has("tls"))
@@ -132,7 +134,7 @@ def parse(text: str, where: str) -> Config:
     )
 
 
-def _settings(paths: Section) -> Settings:
+def _settings(paths: Section, bfd: bool) -> Settings:
     marks = paths.take("marks", list, "a list of DSCPs", [46, 34])
     try:
         found = Marks(tuple(marks))
@@ -140,8 +142,19 @@ def _settings(paths: Section) -> Settings:
         raise paths.fault("marks", str(error)) from None
     hold = paths.quantity("hold", "time", "5s") / 1e9
     protect = paths.take("protect", bool, "true or false", False)
+    remedies = _remedies(paths)
     paths.end()
-    return Settings(marks=found, hold=hold, protect=protect)
+    return Settings(marks=found, hold=hold, protect=protect, remedies=remedies, bfd=bfd)
+
+
+def _remedies(paths: Section) -> frozenset[Remedy]:
+    all_of_them = [str(one) for one in Remedy]
+    what = f"a list of {', '.join(all_of_them)}"
+    given = paths.take("remedies", list, what, all_of_them)
+    try:
+        return frozenset(Remedy(one) for one in given)
+    except (ValueError, TypeError):
+        raise paths.fault("remedies", f"is {str(given)[:60]}; {what} was expected") from None
 
 
 def _switches(root: Section, secure: bool) -> tuple[dict[int, str], dict[str, frozenset[int]]]:

@@ -16,6 +16,7 @@
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import pairwise
 
 from tidegate_controller.decide.admission import LinkTerms
@@ -30,6 +31,17 @@ GROWING = 4
 """So many samples in which the backlog grows are a trend."""
 FILLED = 16_000
 """Bytes: a smaller backlog is no trend."""
+
+
+class Remedy(StrEnum):
+    """What may be done about late frames; the operator may leave some out."""
+
+    RATE = "rate"
+    LEVEL = "level"
+    ROUTE = "route"
+
+
+ALL = frozenset(Remedy)
 
 
 class Calm:
@@ -165,17 +177,25 @@ def more_rate(
     return MoreRate(link.name, level, minimum, f"{shortage.text}; minimum {now} to {minimum} bit/s")
 
 
-def remedies(path: Path, ways: Iterable[tuple[str, ...]]) -> list[Route]:
-    """The same way at more urgent levels, the nearest first; then others at its level or more urgent ones."""
+def remedies(path: Path, ways: Iterable[tuple[str, ...]], allowed: frozenset[Remedy] = ALL) -> list[Route]:
+    """The same way at more urgent levels, the nearest first; then others at its level or more urgent ones.
+
+    Another way without a raise keeps the level.
+    """
     own, level = path.route.links, path.route.level
-    found = [Route(own, urgent) for urgent in range(level - 1, -1, -1)]
-    return found + [Route(way, urgent) for way in ways if way != own for urgent in range(level, -1, -1)]
+    urgent = range(level - 1, -1, -1) if Remedy.LEVEL in allowed else ()
+    found = [Route(own, one) for one in urgent]
+    if Remedy.ROUTE in allowed:
+        found += [Route(way, one) for way in ways if way != own for one in (level, *urgent)]
+    return found
 
 
-def elsewhere(path: Path, ways: Iterable[tuple[str, ...]], links: frozenset[str]) -> list[Route]:
+def elsewhere(
+    path: Path, ways: Iterable[tuple[str, ...]], links: frozenset[str], allowed: frozenset[Remedy] = ALL
+) -> list[Route]:
     """Ways without these links, at its level or more urgent ones."""
-    clear = [way for way in ways if links.isdisjoint(way)]
-    return [Route(way, urgent) for way in clear for urgent in range(path.route.level, -1, -1)]
+    others = remedies(path, (way for way in ways if links.isdisjoint(way)), allowed)
+    return [route for route in others if links.isdisjoint(route.links)]
 
 
 def disjoint(route: Route, ways: Iterable[tuple[str, ...]]) -> list[Route]:

@@ -54,9 +54,18 @@ class _Wanted:
     """What a switch is to have, and whether it does."""
 
     intent: SwitchIntent
-    done: asyncio.Event = field(default_factory=asyncio.Event)
+    number: int = 0
+    """Of the intent; each is newer than those with lower numbers."""
+    holds: int = -1
+    """The newest intent that is in force."""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
     problem: str = "its database has not answered yet"
     left: Mapping[int, str] = field(default_factory=dict)
+
+    def in_force(self, number: int) -> None:
+        """The intent with this number is in force."""
+        self.holds = max(self.holds, number)
+        self.changed.set()
 
 
 def switch_name(datapath: int, names: Mapping[int, str]) -> str:
@@ -122,7 +131,7 @@ class Database:
         copy = SwitchIntent(queues=dict(intent.queues), watched=set(intent.watched))
         wanted = self._wanted.setdefault(switch, _Wanted(copy))
         wanted.intent = copy
-        wanted.done.clear()
+        wanted.number += 1
         self._dirty.set()
 
     def forget(self, switch: str) -> None:
@@ -134,17 +143,21 @@ class Database:
         wanted = self._wanted.get(switch)
         if wanted is None:
             return "no queues are wanted yet"
-        return next(iter(wanted.left.values()), None) if wanted.done.is_set() else wanted.problem
+        return next(iter(wanted.left.values()), None) if wanted.holds >= wanted.number else wanted.problem
 
     async def settled(self, switch: str, timeout: float = APPLIED) -> Mapping[int, str]:
-        """Waits until a switch applies what it is to have; returns why ports are left out, by number.
+        """Waits until a switch applies what it is to have now, or what replaces that; returns why ports are
+        left out, by number.
 
         Raises `NotInForce` after `timeout` seconds, and `KeyError` for a switch of which nothing is wanted.
         """
         wanted = self._wanted[switch]
+        number = wanted.number
         try:
             async with asyncio.timeout(timeout):
-                await wanted.done.wait()
+                while wanted.holds < number:
+                    wanted.changed.clear()
+                    await wanted.changed.wait()
         except TimeoutError:
             raise NotInForce(f"{switch}: {wanted.problem}") from None
         return wanted.left
@@ -184,7 +197,7 @@ class Database:
             reason = await self._once()
             self._connection, self._replica = None, Replica()
             for wanted in self._wanted.values():
-                wanted.done.clear()
+                wanted.holds = -1
                 wanted.problem = reason
             if self._told_connected or reason != told:
                 self._tell(Lost(self.remote, reason))
@@ -251,9 +264,11 @@ class Database:
         self._tell(Connected(self.remote, tuple(sorted(self.switches))))
         while True:
             self._dirty.clear()
-            fine = True
-            for switch, wanted in list(self._wanted.items()):
-                fine &= await self._settle(connection, switch, wanted)
+            fine = await self._settle_together(connection)
+            if not fine:
+                fine = True
+                for switch, wanted in list(self._wanted.items()):
+                    fine &= await self._settle(connection, switch, wanted)
             if self._wanted and (changes := remains(self._view)):
                 fine &= await self._write(connection, self.remote, changes)
             await asyncio.sleep(LEAST_PAUSE)
@@ -261,30 +276,60 @@ class Database:
                 async with asyncio.timeout(None if fine else AGAIN):
                     await self._dirty.wait()
 
+    async def _settle_together(self, connection: Connection) -> bool:
+        """Makes the changes of all switches at once: ovs-vswitchd takes as long for one as for many.
+
+        Returns whether all are made, and applied; if not, they are to be made switch by switch.
+        """
+        due: list[tuple[_Wanted, int]] = []
+        changes: list[tuple[str, Change]] = []
+        for switch, wanted in list(self._wanted.items()):
+            found = self._planned(switch, wanted)
+            if found:
+                due.append((wanted, wanted.number))
+                changes += [(switch, change) for change in found]
+        if not changes:
+            return True
+        try:
+            for start in range(0, len(changes), MOST_CHANGES):
+                await self._transact(connection, changes[start : start + MOST_CHANGES])
+        except (Refused, NotInForce):
+            return False
+        for wanted, number in due:
+            wanted.in_force(number)
+        return True
+
     async def _settle(self, connection: Connection, switch: str, wanted: _Wanted) -> bool:
         """Returns whether all changes that the switch needs were made."""
+        number = wanted.number
+        if changes := self._planned(switch, wanted):
+            if not await self._write(connection, switch, changes):
+                return False
+            wanted.in_force(number)
+        return True
+
+    def _planned(self, switch: str, wanted: _Wanted) -> list[Change]:
+        """Returns the changes that a switch needs; without any, it is done, or has no bridge."""
         intent = wanted.intent
         bridges = self._view.bridges.items()
         bridge = next(
             (row for datapath, row in bridges if switch_name(datapath, self._names) == switch), None
         )
         if bridge is None:
-            wanted.done.clear()
+            wanted.holds = -1
             wanted.problem = f"no bridge at {self.remote} has its datapath id"
-            return True
+            return []
         found = plan(intent.queues, intent.watched, bridge, self._view)
         for number, reason in found.left.items():
             if wanted.left.get(number) != reason:
                 self._tell(Left(Port(switch, number), reason))
         wanted.left = found.left
         if found.changes:
-            wanted.done.clear()
+            wanted.holds = -1
             wanted.problem = f"{len(found.changes)} changes are under way"
-            if not await self._write(connection, switch, found.changes):
-                return False
-        if wanted.intent is intent:
-            wanted.done.set()
-        return True
+        else:
+            wanted.in_force(wanted.number)
+        return found.changes
 
     async def _write(self, connection: Connection, switch: str, changes: list[Change]) -> bool:
         """Makes changes all together, else one by one; returns whether all are made, and applied."""
@@ -292,7 +337,7 @@ class Database:
         for start in range(0, len(changes), MOST_CHANGES):
             part = changes[start : start + MOST_CHANGES]
             try:
-                await self._transact(connection, switch, part)
+                await self._transact(connection, [(switch, change) for change in part])
             except Refused as error:
                 # One port that is gone must not keep the others from their queues.
                 problem = str(error) if len(part) == 1 else await self._singly(connection, switch, part)
@@ -309,7 +354,7 @@ class Database:
         problem = ""
         for change in changes:
             try:
-                await self._transact(connection, switch, [change])
+                await self._transact(connection, [(switch, change)])
             except Refused as error:
                 problem = f"{change.text}: {error}"
             except NotInForce as error:
@@ -317,12 +362,12 @@ class Database:
                 return str(error)
         return problem
 
-    async def _transact(self, connection: Connection, switch: str, changes: list[Change]) -> None:
-        """Makes changes in one transaction and waits until ovs-vswitchd has applied it.
+    async def _transact(self, connection: Connection, changes: list[tuple[str, Change]]) -> None:
+        """Makes changes of switches in one transaction and waits until ovs-vswitchd has applied it.
 
         Raises `Refused` if nothing was changed, `NotInForce` if it is not applied in time.
         """
-        operations = [operation for change in changes for operation in change.operations]
+        operations = [operation for _, change in changes for operation in change.operations]
         count = {"op": "mutate", "table": "Open_vSwitch", "where": [], "mutations": [["next_cfg", "+=", 1]]}
         look = {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["next_cfg"]}
         answers = await connection.call("transact", ["Open_vSwitch", *operations, count, look])
@@ -336,7 +381,7 @@ class Database:
             raise NotInForce(
                 f"ovs-vswitchd has not applied configuration {number} in {APPLIED:g} s"
             ) from None
-        for change in changes:
+        for switch, change in changes:
             self._tell(Changed(switch, change.text))
 
     def _tell_links(self) -> None:

@@ -78,6 +78,7 @@ impl From<PlaceError> for ApiError {
     fn from(error: PlaceError) -> Self {
         let status = match error {
             PlaceError::Unreachable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            PlaceError::Refused(_) => StatusCode::UNPROCESSABLE_ENTITY,
             PlaceError::Failed(_) => StatusCode::CONFLICT,
         };
         Self::new(status, error.to_string())

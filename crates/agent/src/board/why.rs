@@ -5,7 +5,7 @@ use crate::views::{OwnWait, Promise, State, VnicView, WhyView};
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_evidence::Quantity;
-use tidegate_evidence::{Culprit, Delay, FarMiss, Miss, MissCause, Traffic, total};
+use tidegate_evidence::{Culprit, Delay, FarMiss, Miss, MissCause, NetworkPath, Traffic, total};
 
 /// Explains the late, throttled and dropped frames of a vNIC, from the figures in `view`: of a window, or since its port
 /// was made.
@@ -30,6 +30,7 @@ pub fn why(published: &Published, view: &VnicView) -> WhyView {
     if let (Some(why), Some(deadline)) = (&view.deadline_suspended, contract.and_then(|c| c.deadline)) {
         findings.push(format!("its deadline of {deadline} is not promised: {why}"));
     }
+    findings.extend(view.paths.iter().filter_map(late_in_network));
     findings.extend(host_latency(&view.promises));
     findings.extend(stats.misses.iter().map(|(cause, n)| misses(cause, *n, &latest_misses)));
     if stats.misses_possible > 0 {
@@ -149,6 +150,17 @@ fn time_of_day() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
+/// Says that frames of a path were late in the network; `None` if none was.
+fn late_in_network(path: &NetworkPath) -> Option<String> {
+    (path.misses > 0).then(|| {
+        let reasons = if path.reasons.is_empty() { String::new() } else { format!(": {}", path.reasons.join("; ")) };
+        format!(
+            "{} frames to {} were late in the network, as hosts reported to its controller; its path is {}{reasons}",
+            path.misses, path.remote, path.state
+        )
+    })
+}
+
 /// Says that a delay bound did not hold because worker loops took longer than host-latency.
 fn host_latency(promises: &[Promise]) -> Option<String> {
     let broken = promises.iter().find(|p| p.suspended.is_none() && p.host_latency_violations > 0)?;
@@ -166,7 +178,7 @@ fn misses(cause: &str, n: u64, latest: &[Miss]) -> String {
         "queue" => "they waited behind other frames in the queue",
         "buffers" => "they waited for the receiver's buffers",
         "worker" => "the worker, or on netdevs the kernel, was late",
-        "network" => "they were late in the network",
+        cause if cause == MissCause::Network.label() => "they were late in the network",
         "sender" => "they left another host late",
         _ => "they were dropped",
     };

@@ -28,6 +28,8 @@ pub struct Checked {
     pub network: Network,
     /// The contracts of each place, in the order of the places, under the guests' soft limits.
     pub by_place: Vec<Vec<Vnic>>,
+    /// All contracts, as written.
+    pub written: Vec<Vnic>,
     pub admission: Admission,
     /// The places' notes, by vNIC.
     pub notes: BTreeMap<String, Vec<String>>,
@@ -123,7 +125,7 @@ pub fn check(
         }
     };
     if refusals.is_empty() {
-        Ok(Checked { host, network, by_place, admission, notes, keys, unread_keys })
+        Ok(Checked { host, network, by_place, written: all, admission, notes, keys, unread_keys })
     } else {
         Err(ApplyError::Refused(refusals))
     }

@@ -77,6 +77,9 @@ pub fn tables(old: &Contracts, new: &Contracts) -> Vec<TableChange> {
 /// Returns the keys of each uplink, remote and segment, as a user writes them.
 fn all_tables(contracts: &Contracts) -> BTreeMap<String, BTreeMap<String, String>> {
     let mut tables = BTreeMap::new();
+    if let Some(controller) = contracts.controller() {
+        tables.insert("controller".into(), flat(&controller));
+    }
     for (_, Located { value: uplink, .. }) in contracts.all::<Uplink>() {
         let mut keys = flat(&Uplink { peers: vec![], ..uplink.clone() });
         for peer in &uplink.peers {

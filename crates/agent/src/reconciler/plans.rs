@@ -68,7 +68,11 @@ pub(super) fn plans<'a>(
 
 /// Returns the work of all places: what they saw at one look.
 fn host_work<'a>(checked: &'a Checked, looks: impl Iterator<Item = &'a Look>) -> HostWork<'a> {
-    let mut work = HostWork { contracts: checked.by_place.iter().flatten().collect(), ..HostWork::default() };
+    let mut work = HostWork {
+        contracts: checked.by_place.iter().flatten().collect(),
+        written: checked.written.iter().collect(),
+        ..HostWork::default()
+    };
     for Look { observed, .. } in looks {
         work.stages.extend(&observed.stages);
         work.links.extend(&observed.links);

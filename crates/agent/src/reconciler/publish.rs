@@ -49,10 +49,17 @@ impl Reconciler {
             _ => (State::Pending, Some("about to be brought into force".into())),
         };
         let deadline_suspended = contract.deadline.and_then(|_| match state {
-            State::InForce => observed.and_then(|t| t.suspended.clone()),
+            State::InForce => {
+                observed.and_then(|t| t.suspended.clone()).or_else(|| self.unpromised(&contract.name))
+            }
             _ => Some(format!("its contract is not in force: {}", reason.as_deref().unwrap_or_default())),
         });
         Standing { place, observed, state, reason, deadline_suspended }
+    }
+
+    /// Returns why a place that does not keep a vNIC's contract does not keep its part of the deadline.
+    fn unpromised(&self, vnic: &str) -> Option<String> {
+        self.seen.iter().flatten().find_map(|look| look.observed.unpromised.get(vnic).cloned())
     }
 
     /// Adds to each change why its contract is not in force, by the latest look. If `is_planned`, only to vNICs that do not
@@ -92,6 +99,7 @@ impl Reconciler {
         let Standing { place, observed, state, reason, deadline_suspended } = self.standing(contract);
         let evidence = place.and_then(|i| self.seen[i].as_ref().ok()).map(|look| &look.observed.evidence);
         let unknown = evidence.and_then(|e| e.unknown.get(name)).cloned().unwrap_or_default();
+        let paths = self.seen.iter().flatten().filter_map(|look| look.observed.evidence.paths.get(name));
         let rates = place.and_then(|i| self.rates[i].of(name));
         let (tx_rate, rx_rate) = rates.unzip();
         VnicView {
@@ -122,6 +130,7 @@ impl Reconciler {
             limits: Limits::of(&self.soft.in_force(contract)),
             soft: self.soft.of(contract),
             tx_in_force: observed.filter(|t| t.present).and_then(|t| t.vnic.tx.max),
+            paths: paths.flatten().cloned().collect(),
             promises: promises.get(name.as_str()).into_iter().flatten().copied().cloned().collect(),
             contract: Some(contract.clone()),
         }

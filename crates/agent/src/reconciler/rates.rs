@@ -76,6 +76,7 @@ mod tests {
             pairs: [].into(),
             sockets: [].into(),
             far_misses: [].into(),
+            paths: [].into(),
         }
     }
 

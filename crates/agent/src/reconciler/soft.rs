@@ -55,7 +55,7 @@ impl Reconciler {
                     }
                 }
                 return Err(match error {
-                    PlaceError::Failed(why) => Unmet::Refused(why),
+                    PlaceError::Failed(why) | PlaceError::Refused(why) => Unmet::Refused(why),
                     PlaceError::Unreachable(_) => cannot_change_now(),
                 });
             }

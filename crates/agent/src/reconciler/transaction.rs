@@ -98,7 +98,7 @@ impl Reconciler {
                 |name| wanted.uplink(name).is_some_and(|to| self.contracts.uplink(name) == Some(to));
             if let Some(name) = action.vnic()
                 && (same_vnic(name) || same_uplink(name))
-                && matches!(error, PlaceError::Failed(_))
+                && matches!(error, PlaceError::Failed(_) | PlaceError::Refused(_))
             {
                 self.failed(name.to_owned(), &error.to_string());
                 continue;
@@ -184,7 +184,9 @@ impl Reconciler {
                 // A host that has SR-IOV functions only needs no switch.
                 Err(PlaceError::Unreachable(_)) if !concerned[index] => {}
                 Err(PlaceError::Unreachable(why)) => return Err(ApplyError::Unreachable(why)),
-                Err(PlaceError::Failed(why)) => return Err(ApplyError::Failed(vec![why])),
+                Err(PlaceError::Failed(why) | PlaceError::Refused(why)) => {
+                    return Err(ApplyError::Failed(vec![why]));
+                }
             }
         }
         Ok(looks)
@@ -223,6 +225,7 @@ impl Reconciler {
         why.extend(self.undo_actions(&done));
         match error {
             PlaceError::Unreachable(_) => ApplyError::Unreachable(why.join("; ")),
+            PlaceError::Refused(_) => ApplyError::Refused(why),
             PlaceError::Failed(_) => ApplyError::Failed(why),
         }
     }

@@ -20,7 +20,9 @@ pub use owner::{Owned, Owner};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use tidegate_contract::{Document, Errors, Host, Located, Remote, SegmentKeys, Table, Uplink, Vnic, merge};
+use tidegate_contract::{
+    Controller, Document, Errors, Host, Located, Remote, SegmentKeys, Table, Uplink, Vnic, merge,
+};
 use tidegate_place::Network;
 
 /// All contracts, by owner. The agent saves them, with the files' last good contents.
@@ -68,6 +70,11 @@ impl Contracts {
         self.documents().find_map(|(_, d)| Some(d.host.as_ref()?.value.clone())).unwrap_or_default()
     }
 
+    /// Returns the `[controller]` table.
+    pub fn controller(&self) -> Option<Controller> {
+        self.documents().find_map(|(_, d)| Some(d.controller.as_ref()?.value.clone()))
+    }
+
     /// Returns one uplink.
     pub fn uplink(&self, name: &str) -> Option<&Uplink> {
         self.all::<Uplink>().map(|(_, located)| &located.value).find(|uplink| uplink.name == name)
@@ -79,7 +86,11 @@ impl Contracts {
             uplinks: self.all::<Uplink>().map(|(_, located)| located.value.clone()).collect(),
             remotes: self.all::<Remote>().map(|(_, located)| located.value.clone()).collect(),
             keys: Vec::new(),
+            controller: self.controller(),
         };
+        for uplink in &mut network.uplinks {
+            uplink.controlled = network.controller.as_ref().is_some_and(|c| c.serves(&uplink.name));
+        }
         network.uplinks.sort_by(|a, b| a.name.cmp(&b.name));
         network.remotes.sort_by(|a, b| a.name.cmp(&b.name));
         network
@@ -107,7 +118,7 @@ impl Contracts {
 
     /// Adds and changes the contracts of `document`; with `prune` removes the owner's other tables, but for `[host]`.
     pub fn merge(&mut self, owner: &Owner, document: Document, prune: bool) -> Result<(), Owned> {
-        let Document { host, vnics, uplinks, remotes, segments } = document;
+        let Document { host, controller, vnics, uplinks, remotes, segments } = document;
         self.merge_tables::<Vnic>(owner, vnics, prune)?;
         self.merge_tables::<Uplink>(owner, uplinks, prune)?;
         self.merge_tables::<Remote>(owner, remotes, prune)?;
@@ -118,6 +129,17 @@ impl Contracts {
                 Some((_, h)) if h.value == host.value => {}
                 Some((other, _)) => return Err(Owned { what: "[host]".into(), owner: other }),
                 None => self.document(owner).host = Some(host),
+            }
+        }
+        if prune && controller.is_none() {
+            self.document(owner).controller = None;
+        }
+        if let Some(controller) = controller {
+            let of_other = self.documents().find_map(|(other, d)| Some((other, d.controller.as_ref()?)));
+            match of_other.filter(|(other, _)| other != owner) {
+                Some((_, there)) if there.value == controller.value => {}
+                Some((other, _)) => return Err(Owned { what: "[controller]".into(), owner: other }),
+                None => self.document(owner).controller = Some(controller),
             }
         }
         // A program without contracts is no owner.
@@ -158,6 +180,9 @@ impl Contracts {
             tables::take_over::<SegmentKeys>(others, &document, &mut taken_over);
             if document.host.is_some() && others.host.take().is_some() {
                 taken_over.push("[host]".into());
+            }
+            if document.controller.is_some() && others.controller.take().is_some() {
+                taken_over.push("[controller]".into());
             }
         }
         self.programs.retain(|_, d| *d != Document::default());
@@ -280,6 +305,33 @@ mod tests {
         contracts.merge(&Owner::Api, net("3gbit"), false).unwrap();
         contracts.merge(&Owner::Api, document(&["a"]), true).unwrap();
         assert_eq!((owners(&contracts).len(), names(&contracts)), (0, vec!["api a".to_owned()]));
+    }
+
+    #[test]
+    fn the_controller_has_one_owner_and_its_uplinks_know_it() {
+        let text = |host: &str| {
+            let net = "[uplink.net0]\nlocal = \"192.0.2.1\"\nrate = \"1gbit\"\npeer.host2.address = \"192.0.2.2\"\n";
+            let text = format!(
+                "[controller]\nurl = [\"http://127.0.0.1:1\"]\nhost = \"{host}\"\ntoken-file = \"/t\"\n\
+                 uplinks = [\"net0\"]\n{net}"
+            );
+            tidegate_contract::parse(&text, "net.toml").unwrap()
+        };
+        let mut contracts = Contracts::default();
+        contracts.merge(&Owner::Api, text("h1"), false).unwrap();
+        assert!(contracts.network().uplinks[0].controlled);
+        assert!(!contracts.uplink("net0").unwrap().controlled, "as it was written");
+        let taken_over = contracts.set_file(Path::new("/x.toml"), Some(text("h2")));
+        assert_eq!(taken_over, ["[uplink.net0]", "[controller]"]);
+        assert_eq!(contracts.controller().unwrap().host, "h2");
+        contracts.merge(&Owner::Api, text("h2"), false).unwrap();
+        assert_eq!(contracts.merge(&Owner::Api, text("h3"), false).unwrap_err().what, "[controller]");
+        contracts.set_file(Path::new("/x.toml"), None);
+        contracts.merge(&Owner::Api, text("h1"), false).unwrap();
+        assert_eq!(contracts.merged().unwrap().controller.unwrap().value.host, "h1");
+        contracts.merge(&Owner::Api, document(&["a"]), true).unwrap();
+        assert_eq!(contracts.controller(), None, "pruned");
+        assert!(contracts.network().uplinks.is_empty());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::window::WindowView;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tidegate_contract::{Rate, Vnic};
-use tidegate_evidence::{Connection, Figure, HeldUp, SharedStatus, Unknown, VnicStats};
+use tidegate_evidence::{Connection, Figure, HeldUp, NetworkPath, SharedStatus, Unknown, VnicStats};
 use utoipa::ToSchema;
 
 /// Whether a contract is kept.
@@ -114,6 +114,9 @@ pub struct VnicView {
     /// For a real-time vNIC: what is promised at each egress.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub promises: Vec<Promise>,
+    /// For a real-time vNIC whose network has a controller: its paths there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<NetworkPath>,
 }
 
 /// The limits in effect; absent means unlimited.
@@ -181,6 +184,7 @@ impl VnicView {
             soft: None,
             tx_in_force: None,
             promises: vec![],
+            paths: vec![],
             contract,
         }
     }

@@ -50,6 +50,14 @@ impl Source {
     pub(super) fn beyond(&self) -> u64 {
         self.away.as_ref().map_or(0, |away| away.total().get())
     }
+
+    /// Returns what is left for this host of another `deadline` (ns).
+    pub(super) fn left_of(&self, deadline: u64) -> u64 {
+        match &self.away {
+            Some(away) if away.asked => deadline.saturating_sub(away.arrival_budget.get()).div_ceil(2),
+            _ => deadline.saturating_sub(self.beyond()),
+        }
+    }
 }
 
 /// A guarantee of a vNIC without deadline.
@@ -70,7 +78,7 @@ impl Minimum {
 }
 
 /// Returns the most that frames of `data` bits are on a wire where each grows by `added` bytes, rounded up.
-fn on_wire(data: u128, added: u64) -> u128 {
+pub(crate) fn on_wire(data: u128, added: u64) -> u128 {
     (data * u128::from(SMALLEST_FRAME + added)).div_ceil(SMALLEST_FRAME.into())
 }
 

@@ -47,6 +47,8 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use egress::on_wire;
+pub(crate) use outgoing::own_part;
 pub use priority::{LEVELS, priorities};
 pub use refusal::{Fit, NotAdmissible, Relation};
 pub use result::{Admission, Beyond, DelayBound, EgressSummary};

@@ -1,8 +1,10 @@
 //! The egress of an uplink: what its frames become on the wire, and how much of a deadline is left for this host.
 //!
 //! ```text
-//!  Td ├──── this host: d ────┤── network: latency ──┤── peer: arrival budget ──┤
+//!  Td ├──── this host: d ────┤── network: N ──┤── peer: arrival budget A ──┤
 //! ```
+//!
+//! N is the declared latency. Without one, where a controller admits paths, it is half of Td - A, which is asked from it.
 //!
 //! A frame of s bytes is s + o on the wire: o is 50 (IPv4) or 70 (IPv6), and 32 more for a stamp. The envelope (b, r)
 //! of a vNIC counts its own bytes, so at most (b + r t) / 60 frames leave within t, because a wire carries none below
@@ -14,7 +16,7 @@ use super::result::Beyond;
 use super::set::{ContractSet, Sender, names};
 use crate::frame::STAMP;
 use crate::reach::Reach;
-use crate::{Nanos, Peer, Rate, Vnic};
+use crate::{Nanos, Peer, Rate, Uplink, Vnic};
 use std::collections::{BTreeMap, HashSet};
 
 pub(super) fn egress(
@@ -37,7 +39,7 @@ pub(super) fn egress(
             }));
             continue;
         }
-        let away = match beyond(reach, peers) {
+        let away = match beyond(uplink, peers, vnic.deadline.unwrap_or(Nanos::new(0))) {
             Ok(away) => away,
             Err(key) => {
                 undeclared.entry(key).or_default().push(vnic.name.clone());
@@ -87,20 +89,30 @@ pub(super) fn egress(
     })
 }
 
-/// Returns the longest way among `peers`, or the key of a latency that is not declared.
-fn beyond(reach: &Reach<'_>, peers: &[&Peer]) -> Result<Beyond, String> {
-    let uplink = reach.uplink;
+/// Returns the longest way among `peers` within a `deadline`, or the key of a latency that is not declared.
+fn beyond(uplink: &Uplink, peers: &[&Peer], deadline: Nanos) -> Result<Beyond, String> {
     let mut longest: Option<Beyond> = None;
     for peer in peers {
-        let latency = uplink.latency_to(peer).ok_or_else(|| format!("uplink.{}.latency", uplink.name))?;
-        let away =
-            Beyond { peer: peer.name.clone(), latency, arrival_budget: uplink.arrival_budget_of(peer) };
+        let arrival_budget = uplink.arrival_budget_of(peer);
+        let latency = uplink
+            .network_budget(peer, deadline, arrival_budget)
+            .ok_or_else(|| format!("uplink.{}.latency", uplink.name))?;
+        let asked = uplink.latency_to(peer).is_none();
+        let away = Beyond { peer: peer.name.clone(), latency, arrival_budget, asked };
         if longest.as_ref().is_none_or(|longest| away.total() > longest.total()) {
             longest = Some(away);
         }
     }
     // A sender here has a peer.
     longest.ok_or_else(|| format!("uplink.{}.peer", uplink.name))
+}
+
+/// Returns d: this host's part of the deadline of a vNIC that sends to these peers over an uplink. `None` if nothing is
+/// left, or no deadline is promised there.
+pub(crate) fn own_part(uplink: &Uplink, peers: &[&Peer], vnic: &Vnic) -> Option<Nanos> {
+    let deadline = vnic.deadline?;
+    let away = beyond(uplink, peers, deadline).ok()?.total();
+    deadline.get().checked_sub(away.get()).filter(|left| *left > 0).map(Nanos::new)
 }
 
 /// Returns the vNIC as a source that adds `added` bytes to each frame; `None` without an envelope, and an error if

@@ -284,7 +284,7 @@ fn source_fits(egress: &Egress, i: usize) -> Vec<Fit> {
     let mut fits = Vec::new();
 
     let mut fits_with_deadline = |us: u64| {
-        changed.sources[i].deadline = (us * MICROSECOND).saturating_sub(source.beyond());
+        changed.sources[i].deadline = source.left_of(us * MICROSECOND);
         changed.fits()
     };
     let from = (source.deadline + source.beyond()) / MICROSECOND;

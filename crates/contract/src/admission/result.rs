@@ -2,7 +2,7 @@
 
 use crate::{Bytes, Nanos, Rate};
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::{fmt, ops::Not};
 
 /// The result if every promise fits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +63,9 @@ pub struct Beyond {
     pub latency: Nanos,
     /// The time from arrival at the peer to delivery.
     pub arrival_budget: Nanos,
+    /// Whether the latency is not declared, but asked from a controller: half of what the peer leaves.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub asked: bool,
 }
 
 /// The promised and the remaining rate of an egress (bit/s).
@@ -134,7 +137,9 @@ impl fmt::Display for DelayBound {
         line("H", host_latency, "the host's latency budget")?;
         if let Some(away) = beyond {
             let with = |here: &Nanos| Nanos::new(here.get().saturating_add(away.total().get()));
-            line("net", &away.latency, &format!("the declared latency of the network to {}", away.peer))?;
+            let net =
+                if away.asked { "what the controller is asked for, for" } else { "the declared latency of" };
+            line("net", &away.latency, &format!("{net} the network to {}", away.peer))?;
             line("there", &away.arrival_budget, &format!("the arrival budget of {}", away.peer))?;
             line(
                 "total",

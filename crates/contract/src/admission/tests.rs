@@ -230,7 +230,12 @@ prop_compose! {
         let source = |(i, (rate, burst, deadline, way)): (usize, (u64, u64, u64, Way))| {
             let (jitter, added, latency) = way;
             let away = (latency > 0)
-                .then(|| Beyond { peer: "b".into(), latency: Nanos::new(latency), arrival_budget: Nanos::new(7) });
+                .then(|| {
+                    // Of what is asked from a controller, this host keeps as much as the network gets.
+                    let asked = latency % 2 == 1;
+                    let latency = Nanos::new(if asked { deadline } else { latency });
+                    Beyond { peer: "b".into(), latency, arrival_budget: Nanos::new(7), asked }
+                });
             Source {
                 name: format!("rt{i}"), table: if jitter > 0 { "remote" } else { "vnic" },
                 burst: u128::from(burst) * 8, rate, deadline, jitter, added, away, smallest_rate: 1, smallest_burst: 86,
@@ -368,9 +373,8 @@ fn applied(egress: &Egress, fit: &Fit) -> (Egress, Egress) {
         "deadline" => {
             let i = source(&at).expect("a source");
             let ns = fit.value.parse::<Nanos>().expect("a duration").get();
-            let away = at.sources[i].beyond();
-            (at.sources[i].deadline, beyond.sources[i].deadline) =
-                (ns - away, (ns - 1000).saturating_sub(away));
+            let left = |ns| egress.sources[i].left_of(ns);
+            (at.sources[i].deadline, beyond.sources[i].deadline) = (left(ns), left(ns - 1000));
         }
         _ => panic!("{}", fit.key),
     }

@@ -9,6 +9,7 @@
 //! ```
 
 mod between;
+mod controller;
 mod cores;
 mod host;
 mod rules;

@@ -1,7 +1,7 @@
 //! The rules between contracts.
 
-use super::between;
 use super::taken::{FirstOwners, error_at};
+use super::{between, controller};
 use crate::error::ErrorList;
 use crate::{Attach, Document, Error, Errors, Located, Mac, Segment, UPLINK, Vnic};
 
@@ -91,6 +91,7 @@ pub fn check_set(document: &Document) -> Result<(), Errors> {
         }
     }
     between::check(&mut errors, document);
+    controller::check(&mut errors, document);
     Errors::into_result(errors.into_errors(), ())
 }
 
@@ -113,6 +114,21 @@ pub fn merge(documents: Vec<Document>) -> Result<Document, Errors> {
                 excerpt: None,
             }),
             (None, Some(host)) => all.host = Some(host.clone()),
+            (_, None) => {}
+        }
+        match (&all.controller, &document.controller) {
+            (Some(first), Some(other)) => errors.push(Error {
+                file: other.file.clone(),
+                line: other.line,
+                column: 0,
+                key: "controller".into(),
+                message: format!(
+                    "a [controller] table already exists at {}; keep one of them",
+                    first.place()
+                ),
+                excerpt: None,
+            }),
+            (None, Some(controller)) => all.controller = Some(controller.clone()),
             (_, None) => {}
         }
         all.extend(document);

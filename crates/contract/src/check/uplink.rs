@@ -263,7 +263,7 @@ impl SegmentKeys {
         let mut rules = Rules::default();
         let files = [("key-file", Some(&self.key_file)), ("next-key-file", self.next_key_file.as_ref())];
         for (key, path) in files {
-            if let Some(Err(message)) = path.map(|path| key_file(path)) {
+            if let Some(Err(message)) = path.map(|path| absolute_file(path, "/etc/tidegate/keys/42")) {
                 rules.add_problem(key, message);
             }
         }
@@ -277,11 +277,12 @@ impl SegmentKeys {
     }
 }
 
-fn key_file(path: &Path) -> Result<(), String> {
+/// Requires an absolute path, written in one way.
+pub(super) fn absolute_file(path: &Path, example: &str) -> Result<(), String> {
     let bytes = path.as_os_str().as_encoded_bytes();
     let is_plain = |part: &[u8]| !matches!(part, b"" | b"." | b"..");
     if bytes.len() > PATH || !path.is_absolute() || bytes.contains(&0) {
-        return Err("expected the absolute path of a file, such as \"/etc/tidegate/keys/42\"".into());
+        return Err(format!("expected the absolute path of a file, such as {example:?}"));
     }
     if !bytes[1..].split(|byte| *byte == b'/').all(is_plain) {
         return Err("write the path without \"..\", \".\", double slashes and a slash at its end".into());

@@ -50,6 +50,7 @@ impl Vnic {
         check_rates(&mut rules, self);
         check_queueing(&mut rules, self.queueing);
         check_promises(&mut rules, self);
+        check_path(&mut rules, self);
         check_allowed(&mut rules, &self.allowed);
         check_shared(&mut rules, self);
         rules.check_range("weight", self.weight, WEIGHT);
@@ -227,6 +228,17 @@ fn check_promises(rules: &mut Rules, vnic: &Vnic) {
         }
     }
     rules.check_distinct("to", &vnic.to, DESTINATIONS);
+}
+
+/// Keys about the path that a deadline has through the network.
+fn check_path(rules: &mut Rules, vnic: &Vnic) {
+    let keys = [("on-refused", vnic.on_refused.is_some()), ("on-unreachable", vnic.on_unreachable.is_some())];
+    for (key, _) in keys.iter().filter(|(_, is_given)| *is_given && vnic.deadline.is_none()) {
+        rules.add_problem(
+            key,
+            "it is about a deadline's path through the network; write deadline, or remove it",
+        );
+    }
 }
 
 fn check_allowed(rules: &mut Rules, allowed: &Allowed) {

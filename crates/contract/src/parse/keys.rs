@@ -1,6 +1,7 @@
 //! The keys of contracts, per table.
 
-pub(crate) const ROOT: &[&str] = &["host", "vnic", "uplink", "remote", "segment"];
+pub(crate) const ROOT: &[&str] = &["host", "vnic", "uplink", "remote", "segment", "controller"];
+pub(crate) const CONTROLLER: &[&str] = &["url", "host", "ca", "certificate", "key", "token-file", "uplinks"];
 pub(crate) const HOST: &[&str] = &[
     "host-latency",
     "host_latency",
@@ -19,8 +20,21 @@ pub(crate) const FLOW: &[&str] =
 pub(crate) const NIC: &[&str] = &["capacity", "control", "period", "segment"];
 pub(crate) const AGGREGATE: &[&str] = &["max", "min"];
 pub(crate) const VNIC: &[&str] = &[
-    "attach", "mac", "segment", "tx", "rx", "queueing", "weight", "deadline", "to", "allowed", "mtu",
-    "queues", "guest",
+    "attach",
+    "mac",
+    "segment",
+    "tx",
+    "rx",
+    "queueing",
+    "weight",
+    "deadline",
+    "to",
+    "allowed",
+    "mtu",
+    "queues",
+    "guest",
+    "on-refused",
+    "on-unreachable",
 ];
 pub(crate) const UPLINK: &[&str] =
     &["kind", "local", "device", "port", "notice-port", "rate", "mtu", "latency", "arrival-budget", "peer"];

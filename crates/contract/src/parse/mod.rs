@@ -8,6 +8,7 @@
 //!
 //! All faults of a text are reported at once, but a syntax error hides the others. `names` works on any text.
 
+mod controller;
 mod cores;
 mod host;
 pub(crate) mod keys;
@@ -56,6 +57,11 @@ pub fn parse(text: &str, origin: &str) -> Result<Document, Errors> {
         file: origin.into(),
         line: source.line(&table.key_span),
     });
+    let controller = root.table("controller").map(|table| Located {
+        value: controller::read(&table),
+        file: origin.into(),
+        line: source.line(&table.key_span),
+    });
     let tables = |kind| root.table(kind).map_or_else(Vec::new, |tables| tables.tables());
     let at = |table: &Table<'_>| source.line(&table.key_span);
     let file = || origin.to_owned();
@@ -72,6 +78,7 @@ pub fn parse(text: &str, origin: &str) -> Result<Document, Errors> {
     };
     let document = Document {
         host,
+        controller,
         vnics: tables("vnic").into_iter().map(vnic).collect(),
         uplinks: tables("uplink").into_iter().map(uplink).collect(),
         remotes: tables("remote").into_iter().map(remote).collect(),

@@ -112,6 +112,8 @@ allowed.macs = "any"
         mtu: 3000,
         queues: 2,
         guest: Some("/run/vm/plc1.limit".into()),
+        on_refused: None,
+        on_unreachable: None,
     };
     assert_eq!(plc1.value, wanted);
     assert_eq!(web.value.name, "a.b");

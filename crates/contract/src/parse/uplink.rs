@@ -55,6 +55,7 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Uplink {
             .text("arrival-budget", A_DURATION, default_arrival_budget())
             .unwrap_or(default_arrival_budget()),
         peers,
+        controlled: false,
     };
     table.report_problems(uplink.check());
     uplink
@@ -202,6 +203,7 @@ next-key-file = "/etc/tidegate/keys/42.next"
             latency: Some(us(100)),
             arrival_budget: us(400),
             peers: vec![host2],
+            controlled: false,
         };
         assert_eq!((net0.line, &net0.value), (2, &wanted));
         let Uplink { device, port, mtu, latency, arrival_budget, peers, .. } = &net6.value;

@@ -3,8 +3,8 @@
 use super::{keys, reader::Table};
 use crate::check::{MTU, QOS, QUEUES, VLAN, WEIGHT};
 use crate::{
-    Allowed, Attach, Bytes, Discipline, FlowQueueing, LinkState, Mac, Method, Nanos, Queueing, Rate, Rx,
-    Segment, SocketMode, SocketOwner, Tx, UPLINK, VfOptions, Vnic,
+    Allowed, Attach, Bytes, Discipline, FlowQueueing, LinkState, Mac, Method, Nanos, OnRefused,
+    OnUnreachable, Queueing, Rate, Rx, Segment, SocketMode, SocketOwner, Tx, UPLINK, VfOptions, Vnic,
 };
 use std::{convert::Infallible, path::PathBuf, str::FromStr};
 
@@ -52,6 +52,8 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Vnic {
         mtu: table.integer("mtu", &MTU).unwrap_or(1500),
         queues: table.integer("queues", &QUEUES).unwrap_or(1),
         guest: table.text("guest", "an absolute path", "/stand-in".into()),
+        on_refused: table.text("on-refused", "\"fail\" or \"best-effort\"", OnRefused::default()),
+        on_unreachable: table.text("on-unreachable", "\"best-effort\" or \"wait\"", OnUnreachable::default()),
     };
     table.report_problems(vnic.check());
     vnic

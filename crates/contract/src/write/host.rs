@@ -1,6 +1,6 @@
 //! The `[host]` table to TOML.
 
-use super::string;
+use super::{string, word};
 use crate::cores::{PLACEMENTS, PROTOCOLS, TUNNELS};
 use crate::{Aggregate, Control, Cores, Flow, Host, Nic, Tunnel};
 use std::fmt::Write;
@@ -110,10 +110,6 @@ fn key(name: &str) -> String {
 
 fn changed<T: PartialEq + Copy + std::fmt::Display>(value: &T, default: &T) -> Option<Value> {
     (value != default).then(|| string(*value))
-}
-
-fn word<T: PartialEq>(words: &[(&str, T)], value: T) -> Option<Value> {
-    words.iter().find(|(_, of)| *of == value).map(|(word, _)| (*word).into())
 }
 
 #[cfg(test)]

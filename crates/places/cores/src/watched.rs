@@ -37,8 +37,8 @@ impl Scope {
     pub fn of(wanted: &Wanted<'_>) -> Self {
         let mut contracts: Vec<Vnic> = wanted.work.contracts.iter().map(|vnic| (*vnic).clone()).collect();
         contracts.sort_by(|a, b| a.name.cmp(&b.name));
-        let Network { uplinks, remotes, keys: _ } = wanted.network;
-        let network = Network { uplinks: uplinks.clone(), remotes: remotes.clone(), keys: vec![] };
+        let Network { uplinks, remotes, keys: _, controller: _ } = wanted.network;
+        let network = Network { uplinks: uplinks.clone(), remotes: remotes.clone(), ..Network::default() };
         Self { contracts, host: wanted.host.clone(), network }
     }
 }

@@ -8,6 +8,7 @@ use crate::plan::{self, AttachmentKey, Facts, PresentUplink, attachment_key};
 use crate::record::Entry;
 use crate::stages::{self, Measured, Port, Scene, UplinkPort};
 use crate::tap;
+use crate::uplinks::pair_ports;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::Instant;
@@ -83,6 +84,7 @@ impl SwitchPlace {
         }
         let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v, &own_entries)?))).collect();
         let found = self.record.iter().filter_map(|(name, entry)| Some((name.clone(), entry.found.clone()?)));
+        self.pair_ports.tell(pair_ports(&uplinks));
         for UplinkStatus { uplink, peers, far_misses, pairs, .. } in &mut uplinks {
             evidence.peers.append(peers);
             evidence.pairs.insert(uplink.name.clone(), std::mem::take(pairs));

@@ -22,8 +22,8 @@ use tidegate_contract::{Attach, Vnic};
 use tidegate_durable::{Damage, DurableError};
 use tidegate_paths::{Entry, Inode, Namespace, Paths};
 use tidegate_place::{
-    Capabilities, Capture, ContractChange, Installation, Observed, Place, PlaceError, Plan, Refusal, Site,
-    Wanted,
+    Capabilities, Capture, ContractChange, Installation, Observed, PairPorts, Place, PlaceError, Plan,
+    Refusal, Site, Wanted,
 };
 use tidegate_service::foreign::Budget;
 use tidegate_switch::control::{Client, SwitchError};
@@ -55,6 +55,7 @@ pub struct SwitchPlace {
     pub(crate) loads: Loads,
     /// Directions that the switch was given, and its report on them.
     pub(crate) directing: Directing,
+    pub(crate) pair_ports: PairPorts,
 }
 
 /// How the place works.
@@ -95,6 +96,7 @@ impl SwitchPlace {
             is_short: false,
             loads: Loads::default(),
             directing: Directing::default(),
+            pair_ports: PairPorts::default(),
         };
         Ok((place, damage.map(|what| ("switch state", what)).into_iter().collect()))
     }
@@ -131,7 +133,8 @@ impl SwitchPlace {
 /// # Errors
 /// As [`SwitchPlace::new`].
 pub fn install(site: &Site<'_>, options: &Options) -> Result<Installation, DurableError> {
-    let (place, damage) = SwitchPlace::new(options, site.state, site.paths.clone(), site.wake.clone())?;
+    let (mut place, damage) = SwitchPlace::new(options, site.state, site.paths.clone(), site.wake.clone())?;
+    place.pair_ports = site.pair_ports.clone();
     let capture = Some(place.capture());
     Ok(Installation { place: Box::new(place), capture, damage })
 }
@@ -197,10 +200,18 @@ impl Place for SwitchPlace {
                 self.switch.host = Some(to.clone());
                 Ok(())
             }
-            SwitchAction::SetUplink { to, .. } => self.set_uplink(to),
+            SwitchAction::SetUplink { to, .. } => self.set_uplink(to).map(|()| self.tell_pair_ports()),
             SwitchAction::RemoveUplink { name, .. } => self.remove_uplink(name),
-            SwitchAction::Contract(Create(vnic)) => self.create(vnic),
-            SwitchAction::Contract(Change { from, to }) => self.change(from, to),
+            SwitchAction::Contract(Create(vnic)) => {
+                self.create(vnic)?;
+                self.tell_pair_ports_of(vnic);
+                Ok(())
+            }
+            SwitchAction::Contract(Change { from, to }) => {
+                self.change(from, to)?;
+                self.tell_pair_ports_of(to);
+                Ok(())
+            }
             SwitchAction::Contract(Remove(vnic)) => self.remove(vnic),
             SwitchAction::Adopt(vnic) => self.adopt(vnic),
             SwitchAction::Release(vnic) => {

@@ -78,7 +78,7 @@ fn frames_a_second_by_their_workers_socket_and_by_crossing() {
     let (mut direct, _) = made.xdp.take().unwrap();
     let Sockets { receive, send, pairs, notices, .. } = made;
     let copies = receive.iter().map(|socket| socket.try_clone().unwrap()).collect();
-    let handed = uplinks::Sockets { receive: copies, send, pairs, notices };
+    let handed = uplinks::Sockets { receive: copies, send, pairs, ports: vec![], notices };
     switch.set_uplink(near, vec![], vec![], Some(handed)).unwrap();
     let status = switch.uplinks().remove(0);
     // The one of both that is at the other worker.

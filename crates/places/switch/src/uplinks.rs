@@ -12,7 +12,8 @@ use crate::sockets::{self, KeptSockets, Sockets, same_sockets};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Instant;
-use tidegate_contract::{Uplink, UplinkKind};
+use tidegate_contract::{Uplink, UplinkKind, Vnic};
+use tidegate_evidence::PairStatus;
 use tidegate_place::PlaceError;
 use tidegate_switch::control::{UplinkSockets, UplinkStatus};
 
@@ -146,6 +147,21 @@ impl SwitchPlace {
         result
     }
 
+    /// Tells the ports of pairs if a change of `vnic` may have made some.
+    pub(crate) fn tell_pair_ports_of(&mut self, vnic: &Vnic) {
+        if vnic.is_realtime() && !self.declared.is_empty() {
+            self.tell_pair_ports();
+        }
+    }
+
+    /// Tells the ports of pairs now: a path is asked for within the same change.
+    pub(crate) fn tell_pair_ports(&mut self) {
+        // A switch that does not answer is found by the next look.
+        if let Ok(uplinks) = self.switch.ask(|s| s.client.uplinks()) {
+            self.pair_ports.tell(pair_ports(&uplinks));
+        }
+    }
+
     /// Attaches the filter on the sockets of uplinks; tried once.
     pub(crate) fn attach_filter(&mut self) {
         if self.filter.is_none() {
@@ -169,6 +185,12 @@ impl SwitchPlace {
             })
         })
     }
+}
+
+/// Returns the source port of each pair that has one of its own.
+pub(crate) fn pair_ports(uplinks: &[UplinkStatus]) -> impl Iterator<Item = ((String, String), u16)> + '_ {
+    let of = |pair: &PairStatus| Some(((pair.vnic.clone(), pair.remote.clone()), pair.port?));
+    uplinks.iter().flat_map(|status| &status.pairs).filter_map(of)
 }
 
 fn unfiltered(why: &str) -> String {

@@ -18,6 +18,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use rustix::net::{RecvFlags, recv};
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -200,6 +201,7 @@ impl Client {
         keys: &[SegmentKey],
         sockets: Option<UplinkSockets<'_>>,
     ) -> Result<(), SwitchError> {
+        let ports = sockets.as_ref().map_or_else(Vec::new, |sockets| ports(sockets.pairs));
         let of = |UplinkSockets { receive, send, pairs, notices }| {
             let all = receive.iter().chain(send).chain(pairs).chain(notices);
             (receive.len(), pairs.len(), all.map(AsFd::as_fd).collect::<Vec<_>>())
@@ -207,7 +209,8 @@ impl Client {
         let notices = sockets.as_ref().is_some_and(|sockets| sockets.notices.is_some());
         let (receive, pairs, descriptors) = sockets.map(of).unwrap_or_default();
         let (uplink, remotes, keys) = (Box::new(uplink.clone()), remotes.to_vec(), keys.to_vec());
-        self.expect_done(&Request::SetUplink { uplink, remotes, keys, receive, pairs, notices }, &descriptors)
+        let request = Request::SetUplink { uplink, remotes, keys, receive, pairs, ports, notices };
+        self.expect_done(&request, &descriptors)
     }
 
     /// Removes an uplink.
@@ -322,6 +325,15 @@ impl Client {
     fn broken(&self, reason: String) -> SwitchError {
         SwitchError::Broken { path: self.path.clone(), reason: clip(reason, REASON) }
     }
+}
+
+/// Returns the port that each socket is bound to.
+fn ports(sockets: &[OwnedFd]) -> Vec<u16> {
+    let port = |socket: &OwnedFd| {
+        let address = rustix::net::getsockname(socket).ok().and_then(|any| SocketAddr::try_from(any).ok());
+        address.map_or(0, |address| address.port())
+    };
+    sockets.iter().map(port).collect()
 }
 
 impl Drop for Client {

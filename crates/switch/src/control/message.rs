@@ -50,6 +50,9 @@ pub enum Request {
         /// How many of those that send are for one pair of vNICs each: the last ones.
         #[serde(default)]
         pairs: usize,
+        /// Source ports of these, in order: for [`UplinkStatus::pairs`].
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        ports: Vec<u16>,
         /// Whether the last descriptor is the socket of notices.
         #[serde(default)]
         notices: bool,

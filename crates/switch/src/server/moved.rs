@@ -117,7 +117,16 @@ mod tests {
             ..uplink.peers[0].clone()
         });
         let socket = || UdpSocket::bind("127.0.0.1:0").unwrap().into();
-        (uplink, Sockets { receive: vec![socket()], send: vec![socket()], pairs: vec![], notices: None })
+        (
+            uplink,
+            Sockets {
+                receive: vec![socket()],
+                send: vec![socket()],
+                pairs: vec![],
+                ports: vec![],
+                notices: None,
+            },
+        )
     }
 
     fn peer_of(switch: &Switch, name: &str) -> PeerIndex {

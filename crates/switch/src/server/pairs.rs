@@ -33,6 +33,8 @@ pub struct Pairs {
     counts: BTreeMap<Names, Arc<PairCounts>>,
     /// Lanes of their own, by the names of the pair.
     lanes: BTreeMap<Names, u8>,
+    /// Source port of each lane.
+    ports: Vec<u16>,
     /// Trailers like stamps, of no pair.
     foreign: Arc<Counter>,
     /// What the link has.
@@ -83,9 +85,9 @@ pub(super) fn valid(keys: &SegmentKey) -> Keys {
 }
 
 impl Pairs {
-    /// Returns no pairs, of segments with these keys.
-    pub(super) fn new(keys: Vec<SegmentKey>) -> Self {
-        Self { keys, ..Self::default() }
+    /// Returns no pairs, of segments with these keys, and source ports of lanes.
+    pub(super) fn new(keys: Vec<SegmentKey>, ports: Vec<u16>) -> Self {
+        Self { keys, ports, ..Self::default() }
     }
 
     /// Returns new tables for the link if it has others than `wanted`.
@@ -139,6 +141,12 @@ impl Pairs {
         self.foreign.get()
     }
 
+    /// Returns the source port of a pair's lane.
+    fn port(&self, names: &Names) -> Option<u16> {
+        let lane = self.lanes.get(names)?;
+        self.ports.get(usize::from(*lane)).copied().filter(|port| *port > 0)
+    }
+
     /// Returns what the counters say now.
     pub(super) fn status(&self) -> Vec<PairStatus> {
         let late = |[sender, network, receiver]: &[Counter; 3]| LateCounts {
@@ -146,9 +154,10 @@ impl Pairs {
             network: network.get(),
             receiver: receiver.get(),
         };
-        let status = |((vnic, remote), counts): (&Names, &Arc<PairCounts>)| PairStatus {
+        let status = |(names @ (vnic, remote), counts): (&Names, &Arc<PairCounts>)| PairStatus {
             vnic: vnic.clone(),
             remote: remote.clone(),
+            port: self.port(names),
             sent: counts.sent.get(),
             arrived: counts.arrived.get(),
             lost: counts.lost.get(),

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tidegate_contract::{Host, Mac, Peer, Remote, Segment, UPLINK, Uplink, Vnic};
+use tidegate_contract::{Host, Mac, Nanos, Peer, Remote, Segment, UPLINK, Uplink, Vnic};
 
 /// The segments that ports are in.
 pub type KnownSegments = [(SegmentIndex, Segment)];
@@ -155,9 +155,11 @@ impl UplinkEntry {
         let behind: BTreeSet<&str> =
             self.remotes.iter().filter(named).map(|remote| remote.peer.as_str()).collect();
         let reached = |peer: &&Peer| behind.contains(peer.name.as_str()) || all && peer.carries(vnic.segment);
+        let deadline = vnic.deadline.unwrap_or(Nanos::new(0));
         let away = |peer: &Peer| {
-            let latency = self.uplink.latency_to(peer).map_or(0, |latency| latency.get());
-            latency + self.uplink.arrival_budget_of(peer).get()
+            let arrival = self.uplink.arrival_budget_of(peer);
+            let latency = self.uplink.network_budget(peer, deadline, arrival);
+            latency.map_or(0, Nanos::get) + arrival.get()
         };
         self.uplink.peers.iter().filter(reached).map(away).max()
     }

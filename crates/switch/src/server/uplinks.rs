@@ -37,6 +37,8 @@ pub struct Sockets {
     pub send: Vec<OwnedFd>,
     /// The same, each for one pair of vNICs with stamps.
     pub pairs: Vec<OwnedFd>,
+    /// Source ports of these, in order.
+    pub ports: Vec<u16>,
     /// Sends and receives notices.
     pub notices: Option<OwnedFd>,
 }
@@ -118,7 +120,7 @@ impl Switch {
             pins: BTreeSet::new(),
             notices: sockets.notices.take().map(Arc::new),
             published: None,
-            pairs: Pairs::new(keys),
+            pairs: Pairs::new(keys, std::mem::take(&mut sockets.ports)),
             info: PortInfo::of_uplink(worker as u16),
         };
         entry.numbers = table.number_peers(&entry.uplink, &entry.numbers)?;

@@ -13,7 +13,7 @@ use crate::fdb::PortIndex;
 use crate::link::vxlan::pairs::{AddressKey, PAIRS, PairKey, TimeShares};
 use crate::port::PortSet;
 use std::collections::{BTreeMap, HashMap};
-use tidegate_contract::{Bytes, Peer, Rate, Remote, Segment, SegmentKey, UPLINK};
+use tidegate_contract::{Bytes, Nanos, Peer, Rate, Remote, Segment, SegmentKey, UPLINK};
 
 /// Time (ns) by which frames may bunch beyond their deadline and still be real-time frames: each late one is told, and
 /// those behind it need not be late, too.
@@ -54,11 +54,10 @@ impl Wanted {
                 keys: valid(keys),
                 envelope: envelope(remote),
             });
-            if remote.deadline.is_none() {
-                continue;
-            }
-            let latency = uplink.uplink.latency_to(peer).map_or(0, |latency| latency.get());
-            let shares = TimeShares { latency, arrival: uplink.uplink.arrival_budget.get() };
+            let Some(deadline) = remote.deadline else { continue };
+            let arrival = uplink.uplink.arrival_budget;
+            let latency = uplink.uplink.network_budget(peer, deadline, arrival).map_or(0, Nanos::get);
+            let shares = TimeShares { latency, arrival: arrival.get() };
             for name in &remote.to {
                 let Some(entry) = vnics.get(name).filter(|entry| entry.segment == *index) else { continue };
                 let pair = PairKey::new(*index, entry.vnic.mac, remote.mac);

@@ -7,7 +7,7 @@ use crate::table::{Align, Table};
 use std::fmt::Write;
 use tidegate_agent::views::{Promise, State, VnicView};
 use tidegate_contract::{Attach, Bytes, Discipline, FlowQueueing, Nanos, Queueing, Rate, SocketMode, Vnic};
-use tidegate_evidence::{Connection, SharedStatus};
+use tidegate_evidence::{Connection, NetworkPath, SharedStatus};
 use tidegate_evidence::{Delay, VnicStats, total};
 use tidegate_evidence::{Quantity, Unknown};
 
@@ -32,8 +32,34 @@ pub fn text(view: &VnicView) -> String {
             None => derivation(view, promise),
         };
     }
+    out += &paths(&view.paths);
     if deadline(view).is_some() && view.promises.is_empty() {
         out += "\nNo delay bound: the agent has computed none for this vNIC.\n";
+    }
+    out
+}
+
+/// Tells how each path through the network stands.
+fn paths(paths: &[NetworkPath]) -> String {
+    let mut out = String::new();
+    for path in paths {
+        let promise = match path.bound_ns.filter(|_| path.promised) {
+            Some(bound) => format!("at most {} of {}", Nanos::new(bound), Nanos::new(path.budget_ns)),
+            None => format!("not promised, {} asked for", Nanos::new(path.budget_ns)),
+        };
+        let _ = writeln!(out, "\npath to {}: {}, {promise}", path.remote, path.state);
+        let level = path.level.map(|level| level.to_string());
+        let links = Some(path.links.join(" ")).filter(|links| !links.is_empty());
+        let port = path.port.map(|port| format!("{port} (outer UDP source port)"));
+        let misses = (path.misses > 0).then(|| format!("{} late frames reported", path.misses));
+        for (key, value) in [("level", level), ("links", links), ("port", port), ("misses", misses)] {
+            if let Some(value) = value {
+                let _ = writeln!(out, "  {key:<6} = {value}");
+            }
+        }
+        for reason in &path.reasons {
+            let _ = writeln!(out, "  {}", tidegate_visible::visible(reason));
+        }
     }
     out
 }

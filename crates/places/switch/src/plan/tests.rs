@@ -29,6 +29,8 @@ fn vnic(name: u8, mac: u8, link: u8, kind: u8, rate: u64, queues: u16) -> Vnic {
         mtu: 1500,
         queues,
         guest: None,
+        on_refused: None,
+        on_unreachable: None,
     }
 }
 
@@ -176,6 +178,7 @@ fn uplink(name: &str, (local, port): (u8, u16), rate: u64, peer: &str) -> Uplink
             arrival_budget: None,
             stamps: true,
         }],
+        controlled: false,
     }
 }
 
@@ -209,7 +212,7 @@ fn network() -> impl Strategy<Value = Network> {
         let there = remotes.into_iter().zip(macs).enumerate();
         let there = there.filter(|(_, ((is_there, peer), _))| *is_there && *peer < count);
         let remotes = there.map(|(i, ((_, peer), mac))| remote(&format!("r{i}"), mac, peers[peer]));
-        Network { remotes: remotes.collect(), uplinks, keys: vec![] }
+        Network { remotes: remotes.collect(), uplinks, ..Network::default() }
     })
 }
 
@@ -362,6 +365,7 @@ fn uplinks_that_exchange_their_ports_are_removed_first() {
         ],
         remotes: vec![],
         keys: vec![],
+        controller: None,
     };
     let mut before = observed(Some(Host::default()), vec![]);
     before.found.uplinks = present(&network([4789, 4790], 5), true);
@@ -392,6 +396,7 @@ fn an_uplink_that_only_the_switch_speaks_of_is_removed_without_a_way_back() {
         uplinks: vec![uplink("net0", (1, 4789), rate, "host0")],
         remotes: vec![],
         keys: vec![],
+        controller: None,
     };
     before.found.uplinks = present(&network(5), false);
     let inverses = |to: &Network| -> Vec<_> {
@@ -408,8 +413,7 @@ fn an_uplink_that_only_the_switch_speaks_of_is_removed_without_a_way_back() {
 #[test]
 fn an_uplink_may_take_a_vnics_name_and_a_vnic_an_uplinks() {
     let mut before = observed(Some(Host::default()), vec![there(vnic(1, 1, 1, 1, 5, 1))]);
-    let network =
-        |name| Network { uplinks: vec![uplink(name, (1, 4789), 5, "host0")], remotes: vec![], keys: vec![] };
+    let network = |name| Network { uplinks: vec![uplink(name, (1, 4789), 5, "host0")], ..Network::default() };
     before.found.uplinks = present(&network("v2"), true);
     let set = [vnic(2, 2, 2, 1, 5, 1)];
     let actions = before.plan_with(&Host::default(), &network("v1"), &set).unwrap();

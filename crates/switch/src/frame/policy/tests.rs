@@ -181,6 +181,8 @@ fn vnic() -> Vnic {
         mtu: 1500,
         queues: 1,
         guest: None,
+        on_refused: None,
+        on_unreachable: None,
     }
 }
 

@@ -33,7 +33,7 @@ const URGENT: (usize, usize) = (1 << 17, 64);
 const HOLD: u64 = 10_000_000;
 
 /// Most lanes of pairs.
-pub const PAIR_LANES: usize = 64;
+pub const PAIR_LANES: usize = tidegate_contract::network_paths::MOST_PAIRS;
 /// Longest time in which datagrams without a deadline gather while their worker goes on (ns): a call of the kernel costs as
 /// much for a train as for one of them.
 const GATHER: u64 = 30_000;

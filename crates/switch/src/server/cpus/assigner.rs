@@ -304,6 +304,7 @@ mod tests {
             receive: vec![socket()],
             send: vec![socket()],
             pairs: vec![],
+            ports: vec![],
             notices: None,
         });
         for deadline in [None, Some(Nanos::new(1_000_000))] {

@@ -1,10 +1,9 @@
-"""What the core costs: `python tests/scale.py [SWITCHES] [PATHS]`, with `src` and `tests` in PYTHONPATH.
+"""What the core costs; `scale.py` calls it.
 
 Prints the CPU time (s) of a topology, of requests with all answers of switches, of all intents, and of a link
 that goes down. Switches answer at once.
 """
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -60,7 +59,3 @@ def main(switches: int = 50, paths: int = 1000) -> None:
     figure(f"the most used link is down: {len(core.engine.running)} paths begin to move")
     drive(core, now, effects)
     figure("their rules")
-
-
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))

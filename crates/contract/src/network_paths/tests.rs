@@ -1,0 +1,204 @@
+//! Worked examples, and senders that may do all that contracts allow.
+
+use super::*;
+use crate::controller::Identity;
+use crate::{Envelope, Host, Segment, Tx, UplinkKind, admit, testing};
+use proptest::{collection::vec, option, prelude::*};
+
+fn controller(uplinks: &[&str]) -> Controller {
+    Controller {
+        urls: vec!["http://127.0.0.1:6654".into()],
+        host: "h1".into(),
+        identity: Identity::Token { file: "/t".into() },
+        uplinks: uplinks.iter().map(|name| (*name).into()).collect(),
+    }
+}
+
+fn urgent(name: &str, deadline: &str, to: &[&str]) -> Vnic {
+    let mut vnic = testing::vnic(name);
+    vnic.tx = Tx { max: "12mbit".parse().ok(), burst: "6kB".parse().ok(), ..Tx::default() };
+    vnic.deadline = deadline.parse().ok();
+    vnic.to = to.iter().map(|to| (*to).into()).collect();
+    vnic.mtu = 1418;
+    vnic.check().expect("valid");
+    vnic
+}
+
+fn asked() -> Uplink {
+    Uplink { latency: None, controlled: true, ..testing::uplink("net0") }
+}
+
+fn of(vnics: &[Vnic], uplinks: &[Uplink], remotes: &[Remote]) -> NetworkPaths {
+    let set = ContractSet { host: &Host::default(), vnics, uplinks, remotes };
+    network_paths(&set, &controller(&["net0"]))
+}
+
+#[test]
+fn a_path_by_hand() {
+    // Td 2.5 ms less 0.5 ms there: 1 ms for the network, 1 ms here. 12 Mbit/s in 1 ms: 1,500 bytes more. Frames of 60
+    // bytes are 142 on the wire: 7,500 bytes are 17,750.
+    let found = of(&[urgent("plc1", "2500us", &["plc9"])], &[asked()], &[testing::remote("plc9")]);
+    assert_eq!(found.faults, []);
+    let [terms] = &found.terms[..] else { panic!("{found:?}") };
+    assert_eq!(
+        (terms.name().as_str(), terms.peer.as_str(), terms.uplink.as_str()),
+        ("plc1>plc9", "host2", "net0")
+    );
+    assert_eq!((terms.here.get(), terms.budget.get(), terms.arrival.get()), (1_000_000, 1_000_000, 500_000));
+    assert_eq!((terms.burst.get(), terms.rate.bits(), terms.dscp), (17_750, 28_400_000, 46));
+    assert_eq!((terms.smallest_frame.get(), terms.largest_frame.get()), (142, 1514));
+    assert_eq!(
+        (terms.source.to_string(), terms.target.to_string()),
+        ("192.0.2.1".into(), "192.0.2.2".into())
+    );
+    assert_eq!(terms.budget_with(Nanos::new(600_000)), Some(Nanos::new(900_000)));
+    assert_eq!(terms.budget_with(Nanos::new(100_000)), Some(Nanos::new(1_000_000)));
+    assert_eq!(terms.budget_with(Nanos::new(1_500_000)), None);
+    let declared = Uplink { latency: "100us".parse().ok(), ..asked() };
+    let found = of(&[urgent("plc1", "2500us", &["plc9"])], &[declared], &[testing::remote("plc9")]);
+    assert_eq!((found.terms[0].here.get(), found.terms[0].budget.get()), (1_900_000, 100_000));
+}
+
+#[test]
+fn what_cannot_be_keyed_is_refused_with_a_reason() {
+    let why = |vnics: &[Vnic], uplinks: &[Uplink], remotes: &[Remote]| {
+        let found = of(vnics, uplinks, remotes);
+        assert_eq!(found.terms, []);
+        found.faults.into_iter().map(|fault| fault.reason).collect::<Vec<_>>().join("\n")
+    };
+    let remotes = [testing::remote("plc9")];
+    let plc1 = || urgent("plc1", "2500us", &["plc9"]);
+    let plain = Uplink { kind: UplinkKind::Packet, local: None, ..asked() };
+    assert!(why(&[plc1()], &[plain], &remotes).starts_with("uplink net0 sends frames with a VLAN tag"));
+    let vf = crate::Attach::Vf { pf: "eth0".into(), index: 0, options: Default::default() };
+    assert!(
+        why(&[Vnic { attach: vf, ..plc1() }], &[asked()], &remotes)
+            .starts_with("frames of an attachment of kind vf")
+    );
+    let everywhere = urgent("plc1", "2500us", &["uplink"]);
+    assert!(why(std::slice::from_ref(&everywhere), &[asked()], &[]).contains("name the receivers"));
+    assert_eq!(of(&[everywhere], &[asked()], &remotes).terms.len(), 1, "with a remote it has a pair");
+    let none = Uplink { latency: Some(Nanos::new(0)), ..asked() };
+    assert!(why(&[plc1()], &[none], &remotes).starts_with("nothing of its deadline of "));
+    assert_eq!(
+        why(&[plc1()], &[Uplink { name: "other".into(), ..asked() }], &remotes),
+        "",
+        "no controller there"
+    );
+    let elsewhere = Remote { segment: Segment::new(9).expect("in range"), ..testing::remote("far") };
+    assert_eq!(
+        why(&[urgent("plc1", "1ms", &["plc2"])], &[asked()], &[elsewhere]),
+        "",
+        "it stays on this host"
+    );
+}
+
+#[test]
+fn more_pairs_than_ports_are_refused() {
+    let vnics: Vec<Vnic> = (0..70).map(|n| urgent(&format!("v{n:02}"), "2500us", &["plc9"])).collect();
+    let found = of(&vnics, &[asked()], &[testing::remote("plc9")]);
+    assert_eq!((found.terms.len(), found.faults.len()), (MOST_PAIRS, 6));
+    assert!(
+        found.faults[0].vnic == "v64" && found.faults[0].reason.contains("more than 64 pairs"),
+        "{found:?}"
+    );
+}
+
+/// Frames as a sender may send them: payload, time until the next is wanted (ns), part of d that it is held (per mille).
+type Frames = Vec<(u64, u64, u64)>;
+
+/// Returns when each frame leaves (ns) and its bytes on the wire, by a token bucket in nanobits.
+fn sent(vnic: &Vnic, added: u64, here: u64, frames: &Frames) -> Vec<(u64, u64)> {
+    let rate = u128::from(vnic.tx.max.expect("a rate").bits());
+    let full = u128::from(vnic.tx.burst.expect("a burst").get()) * 8 * 1_000_000_000;
+    let (mut now, mut tokens) = (0u64, full);
+    let mut left = Vec::new();
+    for (size, pause, held) in frames {
+        let size = 14 + size % (vnic.largest_frame() - 13);
+        let needed = u128::from(size.max(SMALLEST_FRAME)) * 8 * 1_000_000_000;
+        let wait = u64::try_from(needed.saturating_sub(tokens).div_ceil(rate)).expect("a short time");
+        now += wait;
+        tokens = full.min(tokens + rate * u128::from(wait)) - needed;
+        left.push((now + here * (held % 1001) / 1000, size + added));
+        now += pause;
+        tokens = full.min(tokens + rate * u128::from(*pause));
+    }
+    left.sort_unstable();
+    left
+}
+
+proptest! {
+    /// The parts never exceed Td, and what admission gives this host is d.
+    #[test]
+    fn the_parts_never_exceed_the_deadline(
+        deadlines in vec(10_000u64..20_000_000, 1..4),
+        latency in option::of(0u64..3_000_000),
+        peers in vec((option::of(0u64..3_000_000), option::of(10_000u64..3_000_000), any::<bool>()), 1..4),
+        everywhere: bool,
+        far in 10_000u64..4_000_000,
+    ) {
+        let mut uplink = Uplink { latency: latency.map(Nanos::new), ..asked() };
+        let pattern = uplink.peers.remove(0);
+        let mut remotes = Vec::new();
+        for (n, (latency, arrival, stamps)) in peers.into_iter().enumerate() {
+            let name = format!("host{n}");
+            remotes.push(Remote { peer: name.clone(), ..testing::remote(&format!("far{n}")) });
+            uplink.peers.push(Peer {
+                name, stamps, latency: latency.map(Nanos::new), arrival_budget: arrival.map(Nanos::new),
+                address: Some([192, 0, 2, 10 + n as u8].into()), ..pattern.clone()
+            });
+        }
+        let to: Vec<&str> = if everywhere { vec!["uplink"] } else { remotes.iter().map(|r| r.name.as_str()).collect() };
+        let vnics: Vec<Vnic> = deadlines.iter().enumerate()
+            .map(|(n, deadline)| urgent(&format!("v{n}"), &format!("{deadline}ns"), &to)).collect();
+        let uplinks = [uplink];
+        let set = ContractSet { host: &Host::default(), vnics: &vnics, uplinks: &uplinks, remotes: &remotes };
+        let found = network_paths(&set, &controller(&["net0"]));
+        for terms in &found.terms {
+            let Some(budget) = terms.budget_with(Nanos::new(far)) else { continue };
+            let arrival = far.max(terms.arrival.get());
+            prop_assert!(terms.here.get() + budget.get() + arrival <= terms.deadline.get(), "{:?}", terms);
+            prop_assert!(budget <= terms.budget && terms.largest_frame <= terms.burst);
+        }
+        if let Ok(admission) = admit(&set) {
+            for bound in &admission.bounds {
+                let of_it = found.terms.iter().filter(|terms| terms.vnic == bound.vnic);
+                prop_assert!(of_it.clone().all(|terms| terms.here == bound.deadline && bound.bound <= terms.here));
+                prop_assert_eq!(of_it.count() + found.faults.iter().filter(|f| f.vnic == bound.vnic).count(), remotes.len());
+            }
+        }
+    }
+
+    /// In no window does a sender put more on the wire than rate and burst of its path.
+    #[test]
+    fn no_sender_exceeds_the_terms_of_its_path(
+        rate in 100_000u64..400_000_000, burst in 0u64..20_000, deadline in 800_000u64..20_000_000, mtu in 68u16..1418,
+        stamps: bool, ipv6: bool,
+        frames in vec((0u64..3000, prop_oneof![3 => Just(0), 1 => 0u64..3_000_000], 0u64..1001), 1..80),
+    ) {
+        let mut vnic = urgent("plc1", &format!("{deadline}ns"), &["plc9"]);
+        vnic.mtu = mtu;
+        vnic.tx = Tx { max: Rate::from_bits(rate), burst: Some(Bytes::new(vnic.largest_frame() + burst)), ..Tx::default() };
+        let mut uplink = asked();
+        uplink.peers[0].stamps = stamps;
+        if ipv6 {
+            uplink.local = "2001:db8::1".parse().ok();
+            uplink.peers[0].address = "2001:db8::2".parse().ok();
+        }
+        let added = uplink.encapsulation() + if stamps { STAMP } else { 0 };
+        let remote = Remote { tx: Envelope::default(), ..testing::remote("plc9") };
+        let found = of(std::slice::from_ref(&vnic), &[uplink], &[remote]);
+        let terms = &found.terms[0];
+        let sent = sent(&vnic, added, terms.here.get(), &frames);
+        for (first, (begin, _)) in sent.iter().enumerate() {
+            let mut bytes = 0;
+            for (end, size) in &sent[first..] {
+                bytes += size;
+                prop_assert!(*size <= terms.largest_frame.get());
+                let within = u128::from(terms.rate.bits()) * u128::from(end - begin);
+                let most = u128::from(terms.burst.get()) * 8 * 1_000_000_000 + within;
+                prop_assert!(u128::from(bytes) * 8 * 1_000_000_000 <= most, "{bytes} within {}", end - begin);
+            }
+        }
+    }
+}

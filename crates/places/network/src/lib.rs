@@ -1,0 +1,39 @@
+//! The network place: paths through a network with a controller, for deadlines that leave this host.
+//!
+//! ```text
+//!  contracts ─▶ plan (pure) ─┬▶ Registration ──▶ ┌──── link ────┐ ── PUT, each third of the lease ──▶ controller
+//!  evidence: pairs, ports ───┤   terms of paths ▶│ Book: what is│ ── requests, releases ───────────▶
+//!                            └▶ late frames ────▶│ asked, stands│ ── misses, once a second ────────▶
+//!  vnic show, why ◀─ observe ◀───────────────────│ newest View  │ ◀─ View: long poll ───────────────
+//!                                                └──────────────┘
+//! ```
+//!
+//! No vNIC is attached here, and no frame passes: a controller that is away changes what is promised, not what flows.
+//!
+//! - `place`, `action`: as the agent knows it
+//! - `plan`: from contracts and the newest View to actions (pure)
+//! - `registration`: what this host announces (pure)
+//! - `arrivals`: what this host says about senders of other hosts (pure)
+//! - `request`: from terms, View and source port to a request (pure)
+//! - `book`: the paths that are wanted, and how each stands (pure)
+//! - `misses`: late frames, as totals of this process (pure)
+//! - `duty`: what is to be asked next, and what an answer means (pure)
+//! - [`link`]: the threads that ask
+//! - `controller`: what is asked, and the client that does it
+//! - `record`: paths on disk
+
+mod action;
+mod arrivals;
+mod book;
+mod controller;
+mod duty;
+pub mod link;
+mod misses;
+mod place;
+mod plan;
+mod record;
+mod registration;
+mod request;
+
+pub use controller::{Asks, Open, Trouble};
+pub use place::{NetworkPlace, install};

@@ -1,0 +1,375 @@
+//! The place against a controller that does as it is told.
+
+use super::*;
+use crate::controller::{Asks, Trouble};
+use std::sync::atomic::{AtomicBool, Ordering};
+use tidegate_contract::controller::Identity;
+use tidegate_contract::{Host, Remote, Tx, Uplink, testing};
+use tidegate_controller_api::{
+    self as api, Misses as Late, Path as Granted, PathRequest, PathState, Registration,
+};
+use tidegate_evidence::{Evidence, LateCounts, PairStatus};
+use tidegate_place::{Action, Adopt, HostWork, Network};
+
+/// A test fails after this time rather than hang.
+const LONG: Duration = Duration::from_secs(60);
+
+/// What the controller says, and what it was asked.
+#[derive(Default)]
+struct Said {
+    away: AtomicBool,
+    refuses: AtomicBool,
+    waits: AtomicBool,
+    registrations: Mutex<Vec<Registration>>,
+    paths: Mutex<BTreeMap<String, Granted>>,
+    releases: Mutex<Vec<String>>,
+    late: Mutex<Vec<Late>>,
+    left: AtomicBool,
+}
+
+struct Fake(Arc<Said>);
+
+impl Fake {
+    fn answers(&self) -> Result<(), Trouble> {
+        let away = self.0.away.load(Ordering::SeqCst);
+        if away { Err(Trouble::Away("it is switched off".into())) } else { Ok(()) }
+    }
+}
+
+impl Asks for Fake {
+    fn register(&self, _: &str, registration: &Registration) -> Result<View, Trouble> {
+        self.answers()?;
+        self.0.registrations.lock().unwrap().push(registration.clone());
+        self.view("h1", 0, Duration::ZERO)
+    }
+
+    fn view(&self, _: &str, after: u64, wait: Duration) -> Result<View, Trouble> {
+        self.answers()?;
+        if after > 0 {
+            std::thread::sleep(wait.min(Duration::from_millis(50)));
+        }
+        let peer = api::Peer {
+            host: "h2".into(),
+            address: [192, 0, 2, 2].into(),
+            port: 4789,
+            segments: vec![1],
+            arrival_budget: 500_000,
+        };
+        let paths = self.0.paths.lock().unwrap().values().cloned().collect();
+        Ok(View {
+            version: 1,
+            term: 1,
+            lease: 3_000_000_000,
+            peers: vec![peer],
+            remotes: vec![],
+            paths,
+            refused: vec![],
+        })
+    }
+
+    fn request(&self, request: &PathRequest) -> Result<Granted, Trouble> {
+        self.answers()?;
+        if self.0.refuses.load(Ordering::SeqCst) {
+            return Err(Trouble::Refused(vec!["no route fits".into(), "s1:2>s2:1 has 1 Mbit/s left".into()]));
+        }
+        if self.0.waits.load(Ordering::SeqCst) {
+            return Err(Trouble::Waiting(vec!["h2 has not admitted plc1".into()]));
+        }
+        let path = Granted {
+            name: request.name(),
+            request: request.clone(),
+            state: PathState::Active,
+            level: 1,
+            links: vec!["h1>s1:1".into(), "s1:2>h2".into()],
+            generation: 1,
+            tag: 7,
+            bound: 40_000,
+            far_burst: 9000,
+            misses: 0,
+            reasons: vec![],
+        };
+        self.0.paths.lock().unwrap().insert(path.name.clone(), path.clone());
+        Ok(path)
+    }
+
+    fn release(&self, name: &str) -> Result<(), Trouble> {
+        self.answers()?;
+        self.0.releases.lock().unwrap().push(name.into());
+        let gone = self.0.paths.lock().unwrap().remove(name);
+        gone.map(drop).ok_or_else(|| Trouble::NotFound("no such path".into()))
+    }
+
+    fn misses(&self, _: &str, misses: &Late) -> Result<(), Trouble> {
+        self.answers()?;
+        self.0.late.lock().unwrap().push(misses.clone());
+        Ok(())
+    }
+
+    fn leave(&self, _: &str) -> Result<(), Trouble> {
+        self.0.left.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+/// A host with the place alone.
+struct Lab {
+    place: NetworkPlace,
+    said: Arc<Said>,
+    ports: PairPorts,
+    network: Network,
+    vnics: Vec<Vnic>,
+    evidence: Evidence,
+}
+
+fn place(folder: &Path, said: &Arc<Said>, ports: &PairPorts) -> NetworkPlace {
+    let there = said.clone();
+    let open: Open = Box::new(move |_| Ok(Box::new(Fake(there.clone()))));
+    let (place, damage) = NetworkPlace::new(folder, ports.clone(), open).unwrap();
+    assert_eq!(damage, None);
+    place
+}
+
+impl Lab {
+    fn new(folder: &Path) -> Self {
+        let (said, ports) = (Arc::new(Said::default()), PairPorts::default());
+        ports.tell([(("plc1".to_owned(), "plc9".to_owned()), 49_160)]);
+        let controller = Controller {
+            urls: vec!["http://127.0.0.1:1".into()],
+            host: "h1".into(),
+            identity: Identity::Token { file: "/t".into() },
+            uplinks: vec!["net0".into()],
+        };
+        let uplink = Uplink { latency: None, controlled: true, ..testing::uplink("net0") };
+        let remotes = vec![testing::remote("plc9")];
+        let network = Network { uplinks: vec![uplink], remotes, keys: vec![], controller: Some(controller) };
+        let place = place(folder, &said, &ports);
+        Self { place, said, ports, network, vnics: vec![plc1()], evidence: Evidence::empty("a test") }
+    }
+
+    fn plan(&mut self) -> Result<Vec<NetworkAction>, Vec<Refusal>> {
+        let (observed, facts) = self.place.observe(&[]).unwrap();
+        let written: Vec<&Vnic> = self.vnics.iter().collect();
+        let work = HostWork { written, evidence: vec![&self.evidence], ..HostWork::default() };
+        let wanted = Wanted {
+            host: &Host::default(),
+            network: &self.network,
+            vnics: &[],
+            adopt: Adopt::No,
+            claims: &[],
+            work: &work,
+        };
+        self.place.plan(&wanted, &observed, &facts).map(|plan| plan.actions)
+    }
+
+    /// Makes a change, or takes it back, as the agent does.
+    fn change(&mut self) -> Result<(), String> {
+        let actions = self.plan().map_err(|refusals| refusals[0].reason.clone())?;
+        self.place.prepare(&actions.iter().collect::<Vec<_>>()).unwrap();
+        let mut done: Vec<NetworkAction> = Vec::new();
+        let mut result = Ok(());
+        for action in actions {
+            if let Err(error) = self.place.apply(&action) {
+                result = Err(error.to_string());
+                break;
+            }
+            done.push(action);
+        }
+        if result.is_err() {
+            for back in done.iter().rev().filter_map(Action::inverse) {
+                self.place.apply(&back).unwrap();
+            }
+        }
+        self.place.accept(&[]);
+        result
+    }
+
+    fn repair(&mut self) {
+        for action in self.plan().unwrap() {
+            self.place.apply(&action).unwrap();
+        }
+        self.place.accept(&[]);
+    }
+
+    fn unpromised(&mut self) -> Option<String> {
+        self.place.observe(&[]).unwrap().0.unpromised.remove("plc1")
+    }
+
+    fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
+        let end = Instant::now() + LONG;
+        while !is_so(self) {
+            assert!(Instant::now() < end, "{what}: {:?}", self.unpromised());
+            self.repair();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn plc1() -> Vnic {
+    let mut vnic = testing::vnic("plc1");
+    vnic.tx = Tx { max: "12mbit".parse().ok(), burst: "6kB".parse().ok(), ..Tx::default() };
+    vnic.deadline = "2500us".parse().ok();
+    vnic.to = vec!["plc9".into()];
+    vnic.mtu = 1418;
+    vnic
+}
+
+#[test]
+fn a_change_has_its_path_when_it_is_in_force() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lab = Lab::new(folder.path());
+    assert_eq!(lab.change(), Ok(()));
+    assert_eq!(lab.unpromised(), None);
+    let paths = lab.place.observe(&[]).unwrap().0.evidence.paths;
+    let [path] = &paths["plc1"][..] else { panic!("{paths:?}") };
+    assert_eq!((path.state.as_str(), path.bound_ns, path.budget_ns), ("active", Some(40_000), 1_000_000));
+    assert_eq!((path.port, path.links.len()), (Some(49_160), 2));
+    let asked = lab.said.paths.lock().unwrap()["plc1>plc9"].request.clone();
+    assert_eq!((asked.source.as_str(), asked.target.as_str(), asked.key.source_port), ("h1", "h2", 49_160));
+    let announced = lab.said.registrations.lock().unwrap().last().unwrap().clone();
+    assert_eq!(
+        (announced.vnics[0].name.as_str(), announced.vnics[0].to.as_slice()),
+        ("plc1", &["plc9".to_owned()][..])
+    );
+    assert!(lab.plan().unwrap().is_empty(), "nothing is left to do");
+
+    // Another port: asked for anew, without a change.
+    lab.ports.tell([(("plc1".to_owned(), "plc9".to_owned()), 49_161)]);
+    lab.until("the new port", |lab| {
+        lab.said.paths.lock().unwrap()["plc1>plc9"].request.key.source_port == 49_161
+    });
+
+    // A second agent asks on the same terms, also while the controller would refuse a new path.
+    let Lab { said, ports, network, vnics, evidence, .. } = lab;
+    said.registrations.lock().unwrap().clear();
+    let place = place(folder.path(), &said, &ports);
+    let mut lab = Lab { place, said, ports, network, vnics, evidence };
+    let asks =
+        |action: &NetworkAction| matches!(action, NetworkAction::Ask { .. } | NetworkAction::Release { .. });
+    assert!(!lab.plan().unwrap().iter().any(asks), "they are on record");
+    lab.repair();
+    lab.until("the path again", |lab| lab.unpromised().is_none());
+    assert_eq!(lab.said.releases.lock().unwrap().len(), 0);
+    lab.vnics.clear();
+    assert_eq!(lab.change(), Ok(()));
+    lab.until("the release", |lab| *lab.said.releases.lock().unwrap() == ["plc1>plc9"]);
+    lab.until("the record without it", |lab| lab.place.read(|state| state.book.leaving().count() == 0));
+    lab.network.controller = None;
+    lab.repair();
+    lab.until("the end of the registration", |lab| lab.said.left.load(Ordering::SeqCst));
+}
+
+#[test]
+fn a_refused_path_refuses_the_change_or_is_asked_for_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lab = Lab::new(folder.path());
+    lab.said.refuses.store(true, Ordering::SeqCst);
+    let why = lab.change().unwrap_err();
+    assert!(why.contains("refuses its path to plc9: no route fits; s1:2>s2:1 has 1 Mbit/s left"), "{why}");
+    assert!(lab.place.read(|state| state.book.entries().is_empty()));
+    lab.vnics[0].on_refused = Some(OnRefused::BestEffort);
+    assert_eq!(lab.change(), Ok(()));
+    let why = lab.unpromised().unwrap();
+    assert!(why.contains("refuses its path to plc9: no route fits"), "{why}");
+    lab.said.refuses.store(false, Ordering::SeqCst);
+    lab.until("a path after a refusal", |lab| lab.unpromised().is_none());
+
+    // Refused terms leave the path as it was.
+    lab.said.refuses.store(true, Ordering::SeqCst);
+    lab.vnics[0].on_refused = None;
+    lab.vnics[0].tx.max = "20mbit".parse().ok();
+    assert!(lab.change().is_err());
+    lab.vnics[0] = plc1();
+    let kept = lab.place.read(|state| state.book.entries()["plc1>plc9"].wanted.terms.rate);
+    assert_eq!(kept.bits(), 28_400_000);
+}
+
+#[test]
+fn without_a_controller_a_change_waits_or_is_best_effort() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lab = Lab::new(folder.path());
+    lab.said.away.store(true, Ordering::SeqCst);
+    lab.vnics[0].on_unreachable = Some(OnUnreachable::Wait);
+    let why = lab.change().unwrap_err();
+    assert!(why.contains("does not answer: it is switched off"), "{why}");
+    lab.vnics[0].on_unreachable = None;
+    assert_eq!(lab.change(), Ok(()));
+    assert!(lab.unpromised().unwrap().contains("does not answer for its path to plc9"));
+    let problem = lab.place.observe(&[]).unwrap().0.problem.unwrap();
+    assert_eq!(problem, "the network's controller does not answer: it is switched off");
+    lab.said.away.store(false, Ordering::SeqCst);
+    lab.until("a path after an absence", |lab| lab.unpromised().is_none());
+    assert_eq!(lab.place.observe(&[]).unwrap().0.problem, None);
+    // What was granted holds while the controller is away.
+    lab.said.away.store(true, Ordering::SeqCst);
+    lab.until("its absence", |lab| lab.place.observe(&[]).unwrap().0.problem.is_some());
+    assert_eq!(lab.unpromised(), None);
+}
+
+#[test]
+fn a_far_host_that_has_not_decided_blocks_no_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lab = Lab::new(folder.path());
+    lab.said.waits.store(true, Ordering::SeqCst);
+    assert_eq!(lab.change(), Ok(()));
+    assert!(lab.unpromised().unwrap().contains("waits: h2 has not admitted plc1"));
+    lab.said.waits.store(false, Ordering::SeqCst);
+    lab.until("its path", |lab| lab.unpromised().is_none());
+}
+
+#[test]
+fn what_cannot_be_keyed_is_refused_or_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lab = Lab::new(folder.path());
+    lab.network.uplinks[0].kind = tidegate_contract::UplinkKind::Packet;
+    let why = lab.change().unwrap_err();
+    assert!(
+        why.contains("no path through the network can be asked for: uplink net0 sends frames with a VLAN"),
+        "{why}"
+    );
+    assert!(why.ends_with("or write on-refused = \"best-effort\""), "{why}");
+    lab.vnics[0].on_refused = Some(OnRefused::BestEffort);
+    assert_eq!(lab.change(), Ok(()));
+    assert!(lab.unpromised().unwrap().starts_with("no path through the network can be asked for"));
+    // A far host that needs more than this one's configuration says leaves nothing.
+    let mut lab = Lab::new(&folder.path().join("other"));
+    lab.network.uplinks[0].arrival_budget = "20us".parse().unwrap();
+    lab.network.uplinks[0].latency = "400us".parse().ok();
+    let why = lab.change().unwrap_err();
+    assert!(
+        why.contains("host h2 needs 500us after a frame's arrival") && why.contains("set arrival-budget"),
+        "{why}"
+    );
+}
+
+#[test]
+fn late_frames_are_reported_as_totals() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lab = Lab::new(folder.path());
+    lab.network.remotes = vec![Remote { ..testing::remote("plc9") }];
+    let pair = |late: u64, lost: u64| PairStatus {
+        vnic: "plc1".into(),
+        remote: "plc9".into(),
+        arrived: 1000,
+        late: LateCounts { sender: 5, network: late, receiver: 7 },
+        lost,
+        worst_ns: 9000,
+        ..PairStatus::default()
+    };
+    let set = |lab: &mut Lab, late, lost| {
+        lab.evidence.pairs = [("net0".to_owned(), vec![pair(late, lost)])].into();
+    };
+    set(&mut lab, 100, 10);
+    assert_eq!(lab.change(), Ok(()));
+    set(&mut lab, 103, 11);
+    lab.repair();
+    set(&mut lab, 2, 0);
+    lab.repair();
+    let total = |lab: &Lab| {
+        let all = lab.said.late.lock().unwrap();
+        all.last().map(|late| (late.paths[0].name.clone(), late.paths[0].total, late.paths[0].worst))
+    };
+    lab.until("all late frames", |lab| total(lab) == Some(("plc9>plc1".into(), 6, 9000)));
+    let reports = lab.said.late.lock().unwrap().len();
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(lab.said.late.lock().unwrap().len(), reports, "nothing is new");
+}

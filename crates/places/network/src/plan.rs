@@ -1,0 +1,133 @@
+//! From contracts, counters and the newest View to actions. Pure.
+//!
+//! ```text
+//!  contracts ─▶ network_paths ─┬▶ faults: refused, or noted ─────────────────────────────┐
+//!  View ─▶ arrivals ───────────┼▶ Registration, if it is another one ────────────────────┼▶ Configure, Announce, Ask, Release
+//!  what is wanted already ─────┴▶ terms that differ ─────────────────────────────────────┘  Note, Count
+//!  evidence: pairs ─▶ late frames, if there are new ones ───────────────────────────────────┘
+//! ```
+
+use crate::action::{Faults, NetworkAction};
+use crate::arrivals::arrivals;
+use crate::book::{Policy, WantedPath};
+use crate::misses::{SeenPaths, seen};
+use crate::registration::registration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tidegate_contract::network_paths::{NetworkPaths, network_paths};
+use tidegate_contract::{ContractSet, Controller, OnRefused, Vnic};
+use tidegate_controller_api::{Registration, View};
+use tidegate_place::{Refusal, Wanted};
+
+/// The facts of one look.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Of this process.
+    pub run: String,
+    /// The controller that is asked.
+    pub controller: Option<Controller>,
+    /// What is announced.
+    pub announced: Option<Registration>,
+    /// The newest View.
+    pub view: Option<Arc<View>>,
+    /// Paths that are wanted, by name.
+    pub wanted: BTreeMap<String, WantedPath>,
+    /// Pairs without a path.
+    pub faults: Faults,
+    /// Late frames at the last look.
+    pub seen: Option<SeenPaths>,
+}
+
+/// See [`tidegate_place::Place::plan`].
+pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Result<Vec<NetworkAction>, Vec<Refusal>> {
+    let controller = wanted.network.controller.as_ref();
+    let is_unused = facts.controller.is_none() && facts.wanted.is_empty() && facts.faults.is_empty();
+    if controller.is_none() && is_unused {
+        return Ok(vec![]);
+    }
+    let mut actions = Vec::new();
+    if facts.controller.as_ref() != controller {
+        let boxed = |controller: &Controller| Box::new(controller.clone());
+        let (from, to) = (facts.controller.as_ref().map(boxed), controller.map(boxed));
+        actions.push(NetworkAction::Configure { from, to });
+    }
+    let vnics: Vec<Vnic> = wanted.work.written.iter().map(|vnic| (*vnic).clone()).collect();
+    let (uplinks, remotes) = (&wanted.network.uplinks, &wanted.network.remotes);
+    let set = ContractSet { host: wanted.host, vnics: &vnics, uplinks, remotes };
+    let found = controller.map_or_else(NetworkPaths::default, |controller| network_paths(&set, controller));
+    let by_name: BTreeMap<&str, &Vnic> = vnics.iter().map(|vnic| (vnic.name.as_str(), vnic)).collect();
+    let policy = |name: &str| {
+        let vnic = by_name.get(name);
+        Policy {
+            on_refused: vnic.and_then(|vnic| vnic.on_refused).unwrap_or_default(),
+            on_unreachable: vnic.and_then(|vnic| vnic.on_unreachable).unwrap_or_default(),
+        }
+    };
+    let faults = faults(&found, policy)?;
+    if let Some(controller) = controller {
+        let here: BTreeSet<&str> = by_name.keys().copied().collect();
+        let arrivals = facts.view.as_ref().map(|view| arrivals(view, remotes, |name| here.contains(name)));
+        let of_contracts = &wanted.work.written;
+        let to = registration(
+            &facts.run,
+            controller,
+            uplinks,
+            of_contracts,
+            &found.terms,
+            arrivals.unwrap_or_default(),
+        );
+        // Another link has announced nothing.
+        if facts.announced.as_ref() != Some(&to) || !actions.is_empty() {
+            let from = facts.announced.clone().map(Box::new);
+            actions.push(NetworkAction::Announce { from, to: Box::new(to) });
+        }
+    }
+    let paths: BTreeMap<String, WantedPath> = found
+        .terms
+        .into_iter()
+        .map(|terms| (terms.name(), WantedPath { policy: policy(&terms.vnic), terms }))
+        .collect();
+    let gone = facts.wanted.iter().filter(|(name, _)| !paths.contains_key(*name));
+    actions.extend(gone.map(|(_, from)| NetworkAction::Release { from: Box::new(from.clone()) }));
+    for (name, to) in paths {
+        let from = facts.wanted.get(&name);
+        if from != Some(&to) {
+            let from = from.cloned().map(Box::new);
+            actions.push(NetworkAction::Ask { from, to: Box::new(to), back: false });
+        }
+    }
+    if faults != facts.faults {
+        actions.push(NetworkAction::Note(faults));
+    }
+    actions.extend(late(wanted, facts).map(NetworkAction::Count));
+    Ok(actions)
+}
+
+/// Returns the faults of contracts that may be in force nevertheless; the others are refused.
+fn faults(found: &NetworkPaths, policy: impl Fn(&str) -> Policy) -> Result<Faults, Vec<Refusal>> {
+    let (mut noted, mut refusals) = (Faults::new(), Vec::new());
+    for fault in &found.faults {
+        let to = fault.remote.as_ref().map_or_else(String::new, |remote| format!(" to {remote}"));
+        let reason = format!("no path{to} through the network can be asked for: {}", fault.reason);
+        match policy(&fault.vnic).on_refused {
+            OnRefused::Fail => {
+                let or = "; or write on-refused = \"best-effort\"";
+                refusals.push(Refusal::new(&fault.vnic, reason + or));
+            }
+            OnRefused::BestEffort => noted.entry(fault.vnic.clone()).or_default().push(reason),
+        }
+    }
+    if refusals.is_empty() { Ok(noted) } else { Err(refusals) }
+}
+
+/// Returns the counters of late frames if there are other ones than at the last look.
+fn late(wanted: &Wanted<'_>, facts: &Facts) -> Option<SeenPaths> {
+    let controller = wanted.network.controller.as_ref()?;
+    let pairs = wanted.work.evidence.iter().flat_map(|evidence| &evidence.pairs);
+    let served = pairs.filter(|(uplink, _)| controller.serves(uplink)).flat_map(|(_, pairs)| pairs);
+    let now = seen(served);
+    let is_known =
+        |(name, seen): (&String, _)| facts.seen.as_ref().is_some_and(|last| last.get(name) == Some(seen));
+    let is_first = facts.seen.is_none() && !wanted.work.evidence.is_empty();
+    (is_first || !now.iter().all(is_known)).then_some(now)
+}

@@ -1,0 +1,87 @@
+//! From the terms of a path to a request: the names of hosts are the controller's, the source port the switch's.
+//!
+//! ```text
+//!  PathTerms, View: hosts, their arrival budgets ─┐
+//!  source port of the pair ───────────────────────┴▶ PathRequest, or Unready: what is missing
+//! ```
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use tidegate_contract::Nanos;
+use tidegate_contract::network_paths::PathTerms;
+use tidegate_controller_api::{Key, PathRequest, Peer, Remote, View};
+
+/// Why nothing can be asked for yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unready {
+    /// It may come: the far host, or the port.
+    Waiting(String),
+    /// It needs another contract.
+    Impossible(String),
+}
+
+/// The hosts of a View, by what they are looked up by.
+#[derive(Clone, Debug, Default)]
+pub struct Hosts {
+    /// Host and arrival budget (ns), by address.
+    peers: HashMap<IpAddr, (String, u64)>,
+    /// Host of each vNIC.
+    remotes: HashMap<String, String>,
+}
+
+impl Hosts {
+    /// Reads them.
+    pub fn of(view: &View) -> Self {
+        let peer = |peer: &Peer| (peer.address, (peer.host.clone(), peer.arrival_budget));
+        let remote = |remote: &Remote| (remote.vnic.name.clone(), remote.host.clone());
+        Self {
+            peers: view.peers.iter().map(peer).collect(),
+            remotes: view.remotes.iter().map(remote).collect(),
+        }
+    }
+}
+
+/// Returns the request of host `source`.
+pub fn request(
+    source: &str,
+    terms: &PathTerms,
+    hosts: &Hosts,
+    port: Option<u16>,
+) -> Result<PathRequest, Unready> {
+    let peer = hosts.peers.get(&terms.target);
+    let remote = hosts.remotes.get(&terms.remote);
+    let target = match (remote, peer) {
+        // A vNIC that moves is where the controller says.
+        (Some(host), _) | (None, Some((host, _))) => host,
+        (None, None) => {
+            return Err(Unready::Waiting(format!(
+                "no host with the address {} of peer {} has registered at the controller",
+                terms.target, terms.peer
+            )));
+        }
+    };
+    let needed = peer.map_or(terms.arrival, |(_, budget)| Nanos::new(*budget));
+    let budget = terms.budget_with(needed).ok_or_else(|| {
+        Unready::Impossible(format!(
+            "host {target} needs {needed} after a frame's arrival, and this host's configuration says {}: nothing of the \
+             network's part of {} is left; set arrival-budget of peer {} to {needed}",
+            terms.arrival, terms.budget, terms.peer
+        ))
+    })?;
+    let source_port = port.ok_or_else(|| {
+        Unready::Waiting("the switch has given its frames no source port of their own yet".into())
+    })?;
+    Ok(PathRequest {
+        vnic: terms.vnic.clone(),
+        remote: terms.remote.clone(),
+        source: source.to_owned(),
+        target: target.clone(),
+        key: Key { source: terms.source, target: terms.target, source_port, target_port: terms.target_port },
+        dscp: terms.dscp,
+        rate: terms.rate.bits(),
+        burst: terms.burst.get(),
+        smallest_frame: terms.smallest_frame.get(),
+        largest_frame: terms.largest_frame.get(),
+        budget: budget.get(),
+    })
+}
