@@ -67,6 +67,7 @@ def test_a_switch_that_comes_and_goes_has_to_wait() -> None:
                 refused = await (await FakeSwitch.connect(at.server.port)).greet(5)
                 reading = asyncio.create_task(refused.closed())
                 await asyncio.wait([reading], timeout=0.2)
+                await asyncio.sleep(0.02)
             assert asyncio.get_running_loop().time() - begin > under_test.RETURN_AFTER / 2
             assert at.server.refused > 0
             await at.join(6)

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from trusted import Program, made
 
+from tidegate_controller.main import main
+
 
 def test_sighup(tmp_path: Path) -> None:
     """Reads files anew; a file that is broken changes nothing; the end is clean."""
@@ -52,14 +54,16 @@ def test_sighup(tmp_path: Path) -> None:
     ("name", "text"),
     [("ca.key", "ca.key has mode 0644"), ("key-encryption.key", "key-encryption.key has mode")],
 )
-def test_a_start_without_secrets(tmp_path: Path, name: str, text: str) -> None:
+def test_a_start_without_secrets(
+    tmp_path: Path, name: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Exit status 1, and the file is named."""
     made(tmp_path / "c")
     (tmp_path / "c" / name).chmod(0o644)
-    program = Program(tmp_path)
-    assert program.process.wait(30) == 1
-    assert text in program.log.read_text()
-    assert "Traceback" not in program.log.read_text()
+    program = Program(tmp_path, begin=False)
+    assert main(["--config", str(program.file)]) == 1
+    assert text in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_a_start_with_another_key_encryption_key(tmp_path: Path) -> None:
