@@ -115,7 +115,7 @@ def _fresh(seed: int, hosts: int, rights: list[dict[str, Allowed]]) -> Registry:
     st.integers(0, 999), st.lists(st.lists(st.sets(st.integers(1, 3)), min_size=3, max_size=3), max_size=4)
 )
 def test_rights_in_the_end_decide(seed: int, changes: list[list[set[int]]]) -> None:
-    """Views are those of a registry that had the last rights from the beginning."""
+    """Views are as if the last rights had been there from the beginning."""
     macs = (MacRange(0x0200_0000_0000, 24),)
     rights = [
         {f"h{n}": Allowed(f"10.0.0.{n}", frozenset(segments), macs) for n, segments in enumerate(each)}
