@@ -75,7 +75,7 @@ def sampled(engine: Engine, samples: Sequence[ev.QueueSample]) -> None:
         reasons: list[str] = []
         for path in here[:MOST_TRIED]:
             ways = engine.ways(path.request, frozenset({link}))
-            others = react.elsewhere(path, ways, frozenset({link}), allowed)
+            others = react.elsewhere(path, ways, link, allowed)
             refused = _move(engine, path, others, shortage.text)
             if not refused:
                 break

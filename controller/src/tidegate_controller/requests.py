@@ -16,7 +16,7 @@ from tidegate_controller.decide.tags import TagsUsedUp
 from tidegate_controller.decide.transactions import alter
 from tidegate_controller.engine import Engine, flow, numbers
 from tidegate_controller.model.decisions import Verdict
-from tidegate_controller.model.paths import Path, PathRequest, PathState
+from tidegate_controller.model.paths import Path, PathRequest, PathState, Route
 
 LONGEST_NAME = 200
 
@@ -77,9 +77,10 @@ def admit(engine: Engine, asker: int | None, request: PathRequest, before: Path 
 
 def protected(engine: Engine, path: Path) -> Path:
     """The path with a backup, if one is wanted and fits."""
-    routes = react.disjoint(path.route, engine.ways(path.request)) if engine.settings.protect else []
-    if not routes:
+    between = react.between(path.route)
+    if not engine.settings.protect or not between:
         return path
+    routes = [Route(way, path.route.level) for way in engine.ways(path.request, between)]
     try:
         granted = engine.book.change([], [Wanted(path.backup_reservation, path.request, routes)])[0]
     except Refused:

@@ -191,17 +191,14 @@ def remedies(path: Path, ways: Iterable[tuple[str, ...]], allowed: frozenset[Rem
 
 
 def elsewhere(
-    path: Path, ways: Iterable[tuple[str, ...]], links: frozenset[str], allowed: frozenset[Remedy] = ALL
+    path: Path, ways: Iterable[tuple[str, ...]], link: str, allowed: frozenset[Remedy] = ALL
 ) -> list[Route]:
-    """Ways without these links, at its level or more urgent ones."""
-    others = remedies(path, (way for way in ways if links.isdisjoint(way)), allowed)
-    return [route for route in others if links.isdisjoint(route.links)]
+    """Returns what `remedies` has of ways without this link."""
+    others = remedies(path, ways, allowed)
+    return [route for route in others if link not in route.links]
 
 
-def disjoint(route: Route, ways: Iterable[tuple[str, ...]]) -> list[Route]:
-    """Ways over other links between the switches, at the same level: for a backup."""
-    between = {link for link in route.links[1:-1]}
-    between |= {">".join(reversed(link.split(">"))) for link in between}
-    if not between:
-        return []
-    return [Route(way, route.level) for way in ways if between.isdisjoint(way)]
+def between(route: Route) -> frozenset[str]:
+    """Returns both directions of the links between switches: a backup takes none of them."""
+    links = route.links[1:-1]
+    return frozenset({*links, *(">".join(reversed(link.split(">"))) for link in links)})
