@@ -57,10 +57,11 @@ class Core:
         The topology is what it was until the edges say otherwise, so a switch that connects loses no rule.
         Changes that were under way are undone.
         """
-        engine = self.engine
+        engine, changes = self.engine, list(changes)
+        paths = list(paths)
+        self._have_levels([*paths, *(one for change in changes for one in (change.old, change.new) if one)])
         engine.effects, engine.now, engine.decided = [], now, decisions
         engine.learn(network.terms)
-        changes = list(changes)
         moving = {change.old.request.name for change in changes if change.old}
         for path in paths:
             if path.request.name not in moving:
@@ -77,6 +78,18 @@ class Core:
         self._wake()
         engine.set_queues()
         return engine.effects
+
+    def _have_levels(self, paths: Iterable[Path]) -> None:
+        """Raises `ValueError` for a path at a level that has no mark any more."""
+        levels = self.engine.levels
+        for path in paths:
+            route = path.route
+            if path.state != PathState.BROKEN and route.level >= levels:
+                raise ValueError(
+                    f"path {path.request.name} is at level {route.level}, and `paths.marks` of the"
+                    f" configuration has {levels} marks: start with at least {route.level + 1} marks, and"
+                    " release the path before the marks become fewer"
+                )
 
     def handle(self, event: ev.Event, now: float) -> list[ev.Effect]:
         """What is to be done after an event."""
@@ -107,8 +120,7 @@ class Core:
             case ev.Tick():
                 pass
         self._pass_time()
-        while engine.ended:
-            reactions.look_after(engine, engine.ended.pop())
+        self._look_after()
         engine.set_queues()
         return engine.effects
 
@@ -214,6 +226,15 @@ class Core:
         """Looks after paths without a whole way; again after the hold time if some are left."""
         self._retry = None
         if reactions.repair(self.engine) or self._awaited() or self.stale:
+            self._wake()
+
+    def _look_after(self) -> None:
+        """Looks after paths whose change is over; again after the hold time if one was lost or as before."""
+        engine = self.engine
+        while engine.ended:
+            reactions.look_after(engine, engine.ended.pop())
+        if engine.unsettled:
+            engine.unsettled = False
             self._wake()
 
     def _awaited(self) -> list[str]:

@@ -19,7 +19,7 @@ from tidegate_controller.decide.book import Book
 from tidegate_controller.decide.intent import place
 from tidegate_controller.decide.marks import Marks
 from tidegate_controller.decide.move import GATE, Change, Order, Stage, Update, drain_time
-from tidegate_controller.decide.queues import Loads, port_of, queues_of, watched
+from tidegate_controller.decide.queues import Load, Loads, port_of, queues_of, watched
 from tidegate_controller.decide.routes import Routes
 from tidegate_controller.decide.tags import Tags
 from tidegate_controller.decide.transactions import reservations
@@ -104,6 +104,8 @@ class Engine:
         self._ordered = 0
         self._gates: dict[int, ev.Ticket] = {}
         """Changes that wait for queues, by the number of the order."""
+        self.unsettled = False
+        """Whether paths are to be looked at again after the hold time."""
         self._dirty: set[str] = set()
         self._there: set[str] = set()
 
@@ -243,6 +245,7 @@ class Engine:
     def close(self, path: Path, cause: str, reasons: tuple[str, ...], freed: frozenset[str]) -> None:
         """Takes a path off its way; it stays known as broken, and its frames are best effort."""
         self.paths[path.request.name] = broken = replace(path, state=PathState.BROKEN)
+        self.unsettled = True
         self.violated(broken, cause, reasons)
         self.run(path, None, Verdict.VIOLATED, cause, reasons, freed=freed, told=True)
 
@@ -340,9 +343,18 @@ class Engine:
                 self.ended.add(name)
             else:
                 self._undone(name, running)
-            path = self.paths.get(name)
-            if running.release is not None and path is not None and name not in self.running:
-                self.release(running.release, path)
+            if running.release is not None:
+                self._release_after(name, running.release)
+
+    def _release_after(self, name: str, asker: int) -> None:
+        """Goes on with a release that came during a change."""
+        path, closing = self.paths.get(name), self.running.get(name)
+        if closing is not None:
+            closing.release = asker
+        elif path is not None:
+            self.release(asker, path)
+        else:
+            self.effects.append(ev.Answer(asker, None, (f"path {name} could not be begun",)))
 
     def release(self, asker: int, path: Path) -> None:
         """Begins to take a path away."""
@@ -353,10 +365,17 @@ class Engine:
         else:
             self.run(path, None, Verdict.RELEASED, "release", (), asker)
 
+    def _unload(self, path: Path) -> None:
+        """Counts a generation no more. A rate that was raised falls when nothing is left of its level."""
+        links = self.loads.remove(path)
+        self._dirty |= links
+        for at in [at for at in self.raised if at[0] in links and self.loads.at(*at) == Load()]:
+            del self.raised[at]
+
     def _done(self, name: str, running: Running) -> None:
         old, new = running.old, running.new
         if old is not None:
-            self._dirty |= self.loads.remove(old)
+            self._unload(old)
             gone = [one for one in old.reservations if one not in running.freed]
             self.book.change([*gone, *(wanted.reservation for wanted in running.narrow)], running.narrow)
             if new is None or new.tag != old.tag:
@@ -378,7 +397,8 @@ class Engine:
         old, new = running.old, running.new
         assert new is not None
         self.effects.append(ev.DropChange(name))
-        self._dirty |= self.loads.remove(new)
+        self.unsettled = True
+        self._unload(new)
         if old is None or old.tag != new.tag:
             self.tags.free(new.tag)
         else:

@@ -25,6 +25,11 @@ def requested(engine: Engine, asker: int, request: PathRequest) -> None:
     """A path is wanted, or other terms of one."""
     reasons = _unfit(engine, request)
     before = engine.paths.get(request.name)
+    if not reasons and before is not None and before.request.lasting and not request.lasting:
+        # A host that asks for the same path takes nothing from the operator.
+        request = replace(request, lasting=True)
+        if request != before.request:
+            reasons = (f"path {request.name}: an operator asked for it, so an operator has to change it",)
     if reasons:
         engine.refuse(asker, request.name, "request", reasons)
     elif before is None or before.state == PathState.BROKEN:
@@ -134,7 +139,7 @@ def _unfit(engine: Engine, request: PathRequest) -> tuple[str, ...]:
         text = f"its name has 1 to {LONGEST_NAME} characters"
     elif source is None or target is None:
         unknown = request.source if source is None else request.target
-        text = f"host {unknown} is not registered"
+        text = f"host {unknown} is not in the configuration"
     elif (key.source, key.target) != (source.address, target.address):
         ours = f"{source.address} to {target.address}"
         text = f"its frames go from {key.source} to {key.target}; its hosts have {ours}"

@@ -75,13 +75,19 @@ def _in_place(book: Book, path: Path, after: Path) -> Altered:
     covering, narrow = reservations(after, both), reservations(after, after.request)
     book.change(path.reservations, covering)
     try:
-        granted = book.change(after.reservations, narrow)[0]
+        granted = together(book.change(after.reservations, narrow))
     except Refused:
         # Terms that contradict themselves may look sound beside the old ones.
         book.change(after.reservations, reservations(path, path.request))
         raise
     book.change(after.reservations, covering)
     return Altered(granted, True, tuple(narrow))
+
+
+def together(grants: Sequence[Granted]) -> Granted:
+    """Returns the first grant, a path's, with the bound and burst that cover all: those of a backup, too."""
+    bound, burst = max(one.bound for one in grants), max(one.far_burst for one in grants)
+    return replace(grants[0], bound=bound, far_burst=burst)
 
 
 def reservations(path: Path, request: PathRequest) -> list[Wanted]:
