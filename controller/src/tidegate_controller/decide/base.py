@@ -10,9 +10,12 @@
 The rules are the same whichever paths there are, so a path that comes, goes or moves touches none of them.
 """
 
-from tidegate_controller.decide.marks import IPV4, IPV6, LLDP, Marks, Priority
+from tidegate_controller.decide.marks import Marks, Priority
 from tidegate_controller.model.intent import (
     BEST_EFFORT,
+    IPV4,
+    IPV6,
+    LLDP,
     OURS,
     Action,
     Goto,

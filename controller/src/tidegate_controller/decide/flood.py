@@ -12,8 +12,19 @@ never mix, since they have different tags. (Consistent updates: Reitblatt et al.
 
 from dataclasses import dataclass
 
-from tidegate_controller.decide.marks import ARP, BROADCAST, ICMPV6, IPV6, Priority
-from tidegate_controller.model.intent import OURS, Action, Match, Output, PopTag, PushTag, Rule, Table
+from tidegate_controller.decide.marks import BROADCAST, ICMPV6, Priority
+from tidegate_controller.model.intent import (
+    ARP,
+    IPV6,
+    OURS,
+    Action,
+    Match,
+    Output,
+    PopTag,
+    PushTag,
+    Rule,
+    Table,
+)
 from tidegate_controller.model.topology import Link, Topology
 
 

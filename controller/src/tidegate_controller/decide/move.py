@@ -150,11 +150,6 @@ class Change:
         return self.stage in (Stage.NOTICE, Stage.CLOSE, Stage.DRAIN, Stage.DELETE, Stage.DONE)
 
     @property
-    def undoing(self) -> bool:
-        """Whether it failed."""
-        return self.stage in (Stage.UNFLIP, Stage.UNDRAIN, Stage.UNDELETE, Stage.UNDONE)
-
-    @property
     def waits_for(self) -> frozenset[str]:
         """Switches without which it cannot go on."""
         return frozenset(self._stuck)
@@ -214,11 +209,6 @@ class Change:
                 if self._old and not self._keys_differ():
                     held.setdefault(self._old.ingress[0], Held()).rules.add(self._old.ingress[1])
         return held
-
-    def holds(self) -> tuple[bool, bool]:
-        """Whether the reservations of the old and the new generation are needed."""
-        old, new = self._old is not None, self._new is not None
-        return old and self.stage != Stage.DONE, new and self.stage != Stage.UNDONE
 
     def _enter(self, stage: Stage) -> list[Order]:
         self._serial += 1

@@ -101,22 +101,3 @@ def queues_of(
     left = max(link.capacity - CONTROL_RATE - sum(queue.minimum for queue in real), LEAST)
     best = Queue(BEST_EFFORT, min(left, link.capacity), link.capacity, link.largest_frame, len(real))
     return (control_queue(len(real)), *real, best)
-
-
-def queues(
-    terms: Iterable[LinkTerms],
-    paths: Iterable[Path],
-    marks: Marks,
-    raised: Mapping[tuple[str, int], int] | None = None,
-) -> dict[Port, tuple[Queue, ...]]:
-    """Queues of the ports of all links that begin at a switch."""
-    by_name = {link.name: link for link in terms}
-    loads = Loads(by_name)
-    for path in paths:
-        loads.add(path)
-    ports = {link.name: port_of(link.name) for link in by_name.values()}
-    return {
-        port: queues_of(by_name[name], loads, marks, raised or {})
-        for name, port in ports.items()
-        if port is not None
-    }
