@@ -92,7 +92,7 @@ class Core:
                 )
 
     def handle(self, event: ev.Event, now: float) -> list[ev.Effect]:
-        """What is to be done after an event."""
+        """Takes in an event. Returns what is to be done."""
         engine = self.engine
         engine.effects, engine.now = [], now
         match event:
@@ -125,7 +125,7 @@ class Core:
         return engine.effects
 
     def intents(self) -> dict[str, SwitchIntent]:
-        """What all switches are to hold at this moment."""
+        """Returns what all switches are to hold at this moment."""
         engine = self.engine
         found = {switch: SwitchIntent(set(rules)) for switch, rules in self.basis.held().items()}
         for name, path in engine.paths.items():
@@ -200,7 +200,7 @@ class Core:
             self._repair()
 
     def _pass_time(self) -> None:
-        """What was to be done by now."""
+        """Does what was to be done by now."""
         engine = self.engine
         self._elapse()
         if self._retry is not None and engine.now >= self._retry:
@@ -238,12 +238,12 @@ class Core:
             self._wake()
 
     def _awaited(self) -> list[str]:
-        """Switches without which a change cannot go on."""
+        """Returns switches without which a change cannot go on."""
         running = self.engine.running.values()
         return sorted({switch for one in running for switch in one.change.waits_for})
 
     def _wake(self) -> None:
-        """Another look after the hold time."""
+        """Asks for another look after the hold time."""
         if self._retry is None:
             self._retry = self.engine.now + self.engine.settings.hold
             self.engine.effects.append(ev.Wake(self._retry))

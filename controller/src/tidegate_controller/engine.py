@@ -78,7 +78,7 @@ class Engine:
         self.book = Book()
         self.tags = Tags(self.settings.first_tag, self.settings.last_tag)
         self.paths: dict[str, Path] = {}
-        """All that are in force, or broken."""
+        """Those in force, and those that are broken."""
         self.running: dict[str, Running] = {}
         self.keys: dict[tuple[FlowKey, int], str] = {}
         """Which path has a flow's key; while it changes, the old and the new one."""
@@ -111,7 +111,7 @@ class Engine:
 
     @property
     def levels(self) -> int:
-        """How many real-time levels there are."""
+        """Returns the number of real-time levels."""
         return len(self.settings.marks.levels)
 
     def learn(self, terms: Iterable[LinkTerms]) -> None:
@@ -126,11 +126,11 @@ class Engine:
                 self._dirty.add(link.name)
 
     def ways(self, request: PathRequest, without: frozenset[str] = frozenset()) -> list[tuple[str, ...]]:
-        """Ways between the hosts of a request."""
+        """Returns ways between the hosts of a request."""
         return list(self.routes.ways(request.source, request.target, without))
 
     def up(self, links: Iterable[str]) -> bool:
-        """Whether all links of a way are there."""
+        """Returns whether all links of a way work."""
         there = self._there
         return all(link in there for link in links)
 
@@ -196,7 +196,7 @@ class Engine:
                 self.effects.append(ev.Wake(self.now + one.seconds))
 
     def answered(self, switch: str, ticket: ev.Ticket, error: str | None) -> None:
-        """A switch has done an order, or failed."""
+        """Takes in that a switch has done an order, or failed."""
         running = self.running.get(ticket.owner)
         if running is None or running.number != ticket.change:
             return
@@ -210,14 +210,14 @@ class Engine:
         self._progress(ticket.owner)
 
     def elapsed(self, ticket: ev.Ticket) -> None:
-        """A wait of a path's change is over."""
+        """Goes on with a change whose wait is over."""
         running = self.running.get(ticket.owner)
         if running is not None and running.number == ticket.change:
             self.order(ticket.owner, running.number, running.change.elapsed(ticket.serial))
             self._progress(ticket.owner)
 
     def back(self, switch: str) -> None:
-        """A switch is there again: changes that wait for it go on."""
+        """Goes on with changes that wait for this switch: it is connected again."""
         for name, running in sorted(self.running.items()):
             self.order(name, running.number, running.change.back(switch))
 
@@ -238,7 +238,7 @@ class Engine:
         self.effects.append(ev.TellHost(path.request.source, path, verdict, reasons))
 
     def violated(self, path: Path, cause: str, reasons: tuple[str, ...]) -> None:
-        """Nothing helps."""
+        """Records that no remedy is left, and tells the host."""
         self.decide(path.request.name, cause, Verdict.VIOLATED, reasons)
         self.tell(path, Verdict.VIOLATED, reasons)
 
@@ -255,7 +255,7 @@ class Engine:
         self._dirty.add(more.link)
 
     def queues_answered(self, number: int, error: str | None) -> None:
-        """Queues have been set, or not."""
+        """Takes in that queues have been set, or not."""
         ticket = self._gates.pop(number, None)
         if ticket is not None:
             self.answered(GATE, ticket, error)
@@ -276,7 +276,7 @@ class Engine:
         return self._ordered
 
     def forget(self, path: Path) -> None:
-        """A path is gone."""
+        """Forgets a path that is gone."""
         name = path.request.name
         self.paths.pop(name, None)
         self.keys = {key: owner for key, owner in self.keys.items() if owner != name}
@@ -319,7 +319,7 @@ class Engine:
         self.run(old, new, Verdict.KEPT, "a restart", (), None, saved.narrow, saved.freed, undo=True)
 
     def _progress(self, name: str) -> None:
-        """What follows when a change has come to a turn."""
+        """Tells the host when its frames take the new way, and ends a change that is over."""
         running = self.running.get(name)
         if running is None:
             return
@@ -430,12 +430,12 @@ class Engine:
 
 
 def flow(request: PathRequest) -> tuple[FlowKey, int]:
-    """What the edge matches."""
+    """Returns the fields by which the edge knows a flow."""
     return request.key, request.dscp
 
 
 def numbers(granted: Granted) -> str:
-    """Of a grant, for people."""
+    """Returns the text of a grant for decisions."""
     way = ", ".join(granted.route.links)
     return (
         f"level {granted.route.level} over {way}: at most {granted.bound} ns, burst {granted.far_burst} bytes"

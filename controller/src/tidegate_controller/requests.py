@@ -22,7 +22,7 @@ LONGEST_NAME = 200
 
 
 def requested(engine: Engine, asker: int, request: PathRequest) -> None:
-    """A path is wanted, or other terms of one."""
+    """Begins a path that was asked for, or a change to other terms; or refuses it."""
     reasons = _unfit(engine, request)
     before = engine.paths.get(request.name)
     if not reasons and before is not None and before.request.lasting and not request.lasting:
@@ -41,7 +41,7 @@ def requested(engine: Engine, asker: int, request: PathRequest) -> None:
 
 
 def released(engine: Engine, asker: int, name: str) -> None:
-    """A path is wanted no more."""
+    """Begins to release a path, now or after the change that is under way."""
     running, path = engine.running.get(name), engine.paths.get(name)
     if running is not None and running.release is None and running.verdict != Verdict.RELEASED:
         running.release = asker
@@ -81,7 +81,7 @@ def admit(engine: Engine, asker: int | None, request: PathRequest, before: Path 
 
 
 def protected(engine: Engine, path: Path) -> Path:
-    """The path with a backup, if one is wanted and fits."""
+    """Returns the path, with a backup if one is wanted and fits."""
     between = react.between(path.route)
     if not engine.settings.protect or not between:
         return path
@@ -132,7 +132,7 @@ def _alter(engine: Engine, asker: int, before: Path, request: PathRequest) -> No
 
 
 def _unfit(engine: Engine, request: PathRequest) -> tuple[str, ...]:
-    """What is wrong with a request, before any arithmetic."""
+    """Returns what is wrong with a request, before any arithmetic."""
     name, settings, hosts = request.name, engine.settings, engine.newest.hosts
     source, target, key = hosts.get(request.source), hosts.get(request.target), request.key
     if not 0 < len(name) <= LONGEST_NAME:

@@ -58,12 +58,12 @@ class Placed:
 
     @property
     def switches(self) -> frozenset[str]:
-        """All that have a rule of it."""
+        """Returns all switches that have a rule of it."""
         return frozenset(self.rules)
 
 
 def hops(route: Route) -> list[Hop]:
-    """The switches of a route, in order."""
+    """Returns the switches of a route, in order."""
     steps = pairwise(route.links)
     found = []
     for arriving, leaving in steps:
@@ -73,7 +73,7 @@ def hops(route: Route) -> list[Hop]:
 
 
 def place(path: Path, marks: Marks) -> Placed:
-    """The rules of a path."""
+    """Returns the rules of a path."""
     request, number = path.request, cookie(path.number)
     way = hops(path.route)
     first, last = way[0], way[-1]

@@ -32,7 +32,7 @@ class Altered:
 
 
 def hull(old: PathRequest, new: PathRequest) -> PathRequest:
-    """Terms that cover both, in the name of the new ones."""
+    """Returns terms that cover both, in the name of the new ones."""
     return replace(
         new,
         rate=max(old.rate, new.rate),
@@ -91,7 +91,7 @@ def together(grants: Sequence[Granted]) -> Granted:
 
 
 def reservations(path: Path, request: PathRequest) -> list[Wanted]:
-    """Those of a path as it is."""
+    """Returns those of a path as it is."""
     wanted = [Wanted(path.reservation, request, [path.route])]
     if path.backup is not None:
         wanted.append(Wanted(path.backup_reservation, request, [path.backup]))
