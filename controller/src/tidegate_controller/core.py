@@ -79,18 +79,6 @@ class Core:
         engine.set_queues()
         return engine.effects
 
-    def _have_levels(self, paths: Iterable[Path]) -> None:
-        """Raises `ValueError` for a path at a level that has no mark any more."""
-        levels = self.engine.levels
-        for path in paths:
-            route = path.route
-            if path.state != PathState.BROKEN and route.level >= levels:
-                raise ValueError(
-                    f"path {path.request.name} is at level {route.level}, and `paths.marks` of the"
-                    f" configuration has {levels} marks: start with at least {route.level + 1} marks, and"
-                    " release the path before the marks become fewer"
-                )
-
     def handle(self, event: ev.Event, now: float) -> list[ev.Effect]:
         """Takes in an event. Returns what is to be done."""
         engine = self.engine
@@ -141,6 +129,18 @@ class Core:
         for port in watched(engine.book.terms) if engine.settings.bfd else ():
             found.setdefault(port.switch, SwitchIntent()).watched.add(port.number)
         return found
+
+    def _have_levels(self, paths: Iterable[Path]) -> None:
+        """Raises `ValueError` for a path at a level that has no mark any more."""
+        levels = self.engine.levels
+        for path in paths:
+            route = path.route
+            if path.state != PathState.BROKEN and route.level >= levels:
+                raise ValueError(
+                    f"path {path.request.name} is at level {route.level}, and `paths.marks` of the"
+                    f" configuration has {levels} marks: start with at least {route.level + 1} marks, and"
+                    " release the path before the marks become fewer"
+                )
 
     def _changed(self, event: ev.TopologyChanged) -> None:
         self.engine.learn(event.terms)

@@ -27,8 +27,10 @@ def requested(engine: Engine, asker: int, request: PathRequest) -> None:
     before = engine.paths.get(request.name)
     if not reasons and before is not None and before.request.lasting and not request.lasting:
         # A host that asks for the same path takes nothing from the operator.
-        request = replace(request, lasting=True)
-        if request != before.request:
+        lasting = replace(request, lasting=True)
+        if lasting == before.request:
+            request = lasting
+        else:
             reasons = (f"path {request.name}: an operator asked for it, so an operator has to change it",)
     if reasons:
         engine.refuse(asker, request.name, "request", reasons)
