@@ -115,6 +115,7 @@ def test_a_file() -> None:
         ('"[::1]:6653"', '"localhost:1"', "f: openflow.listen: is 'localhost:1'; ADDRESS:PORT"),
         ('"[::1]:6653"', '"[::1]:66530"', "f: openflow.listen: has port 66530"),
         ('"1.5s"', '"10ms"', "f: discovery.interval: is below 50ms"),
+        ('"2s"', '"0s"', "f: paths.hold: is below 100ms"),
         ("[46, 34]", "[46, 46]", "f: paths.marks: marks .46, 46.: each level needs"),
         ("[46, 34]", "[46]", "levels: 2; `paths.marks` has 1"),
         ("[46, 34]", '["a", 1]', "f: paths.marks: "),
