@@ -67,7 +67,6 @@ class Operator:
             own = f'address = "{address(number)}"\nmac = "02:00:00:00:00:{number:02x}"'
             text.append(f'[hosts.{host}]\nport = "{edge.replace(".", ":")}"\n{own}')
         file = folder / "network.toml"
-        text.append(f'[state]\nfile = "{folder}/state.sqlite"')
         file.write_text("\n".join(text))
         source = Path(tidegate_controller.__file__).parents[1]
         words = (sys.executable, "-m", "tidegate_controller.main", "--config", str(file))
