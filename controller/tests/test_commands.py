@@ -1,5 +1,6 @@
 """What `init`, `token` and `certificate` make and print, and what they leave alone."""
 
+import os
 import re
 import stat
 from pathlib import Path
@@ -174,7 +175,7 @@ def test_files_of_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("CREDENTIALS_DIRECTORY")
     path.chmod(0o600)
     monkeypatch.setattr("os.geteuid", lambda: 12345)
-    with pytest.raises(SecretError, match=r"belongs to user .*: chown 12345"):
+    with pytest.raises(SecretError, match=r"belongs to user root, not to 12345, who runs this: chown 12345"):
         read(path)
     monkeypatch.undo()
     (tmp_path / "link").symlink_to(path)
@@ -188,3 +189,23 @@ def test_files_of_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ):
         with pytest.raises(SecretError, match=text):
             read(tmp_path / name)
+
+
+def test_a_folder_of_another_user_or_open_to_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is made there. Root is told to run the command as the folder's user."""
+    folder = tmp_path / "c"
+    words = ["init", "--folder", str(folder), "--name", "10.0.0.1"]
+    folder.mkdir()
+    folder.chmod(0o770)
+    assert main(words) == 1
+    assert f"other users may write in the folder {folder} (mode 0770): chmod go-w" in capsys.readouterr().err
+    folder.chmod(0o750)
+    os.chown(folder, 12345, -1)
+    assert main(words) == 1
+    assert "belongs to user 12345: run this as `runuser -u 12345 -- tidegate" in capsys.readouterr().err
+    monkeypatch.setattr("os.geteuid", lambda: 54321)
+    assert main(words) == 1
+    assert "belongs to user 12345, not to 54321, who runs this: chown 54321" in capsys.readouterr().err
+    assert not list(folder.iterdir())

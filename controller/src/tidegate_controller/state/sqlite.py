@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from tidegate_controller.owned import own
 from tidegate_controller.runtime.kept import Kept, Save
 from tidegate_controller.state import records
 from tidegate_controller.state.codec import Wrong
@@ -111,8 +112,7 @@ class File:
             raise Damaged(self.where, f"{error}") from error
 
     def _take(self) -> None:
-        folder = self.path.parent
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own(self.path.parent)
         lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -173,7 +173,10 @@ class File:
         (application,) = database.execute("PRAGMA application_id").fetchone()
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if application != APPLICATION:
-            raise Damaged(self.where, "it is the database of another program")
+            raise Damaged(
+                self.where,
+                "it is the database of another program, or the store of keys: each has a file of its own",
+            )
         if version != records.FORMAT:
             raise Damaged(
                 self.where, f"it has format {version}, this version of the controller {records.FORMAT}"

@@ -13,6 +13,8 @@ import secrets
 import stat
 from pathlib import Path
 
+from tidegate_controller.owned import belongs
+
 LARGEST = 1 << 16
 """Bytes of a file."""
 CREDENTIALS = "CREDENTIALS_DIRECTORY"
@@ -88,10 +90,7 @@ def read(path: Path) -> Secret:
                 mode = stat.S_IMODE(about.st_mode)
                 raise SecretError(f"{path} has mode {mode:04o}, so others reach it: chmod 600 {path}")
             if about.st_uid != os.geteuid():
-                raise SecretError(
-                    f"{path} belongs to user {about.st_uid}, not to the controller's, {os.geteuid()}:"
-                    f" chown {os.geteuid()} {path}"
-                )
+                raise SecretError(f"{path} {belongs(about.st_uid, path)}")
         value = file.read(LARGEST + 1)
     if len(value) > LARGEST:
         raise SecretError(f"{path} has more than {LARGEST} bytes: it is another file")

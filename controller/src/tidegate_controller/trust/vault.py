@@ -4,7 +4,7 @@
  load, save, first ─▶ queue ─▶ thread: one transaction each, synchronous=FULL ─▶ FILE (WAL)
 ```
 
-Nothing in it needs to be read by another user; it is made with mode 0600.
+Nothing in it needs to be read by another user: it is made with mode 0600, and its folder with 0700.
 """
 
 import asyncio
@@ -15,11 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self, TypeVar
 
+from tidegate_controller.owned import own
 from tidegate_controller.trust.stores import Row, StoreError, Use
 
 T = TypeVar("T")
-APPLICATION = 0x74696465
-"""`PRAGMA application_id`: "tide"."""
+APPLICATION = 0x74696B65
+"""`PRAGMA application_id`: "tike", another one than that of the state."""
 FORMAT = 1
 TABLES = """
 CREATE TABLE ring (segment INTEGER PRIMARY KEY, generation INTEGER NOT NULL, sealed BLOB NOT NULL) STRICT;
@@ -94,9 +95,13 @@ class Vault:
 
     def _begin(self) -> None:
         try:
+            own(self._path.parent)
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         except OSError as error:
-            raise StoreError(f"{self._path} cannot be opened: {error.strerror}") from None
+            raise StoreError(
+                f"{self._path} cannot be opened: {error.strerror or error}; the folder has to belong"
+                " to the controller's user, or name another file in keys.store"
+            ) from None
         if self._path.stat().st_mode & 0o077:
             raise StoreError(f"{self._path} is reached by others: chmod 600 {self._path}")
         # Each statement is a transaction but those of `_write`.
@@ -109,7 +114,8 @@ class Vault:
             self._base.executescript(f"BEGIN IMMEDIATE; {TABLES} {about} COMMIT;")
         elif (application, version) != (APPLICATION, FORMAT):
             raise StoreError(
-                f"{self._path} is another program's, or of another version: name another file in keys.store"
+                f"{self._path} is no store of keys of this version (is it the file of `[state]`?):"
+                " name another file in keys.store"
             )
         elif (found := self._execute("PRAGMA quick_check").fetchone()[0]) != "ok":
             raise StoreError(f"{self._path} is damaged: {str(found)[:200]}; restore it from a copy")
