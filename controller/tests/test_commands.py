@@ -42,6 +42,7 @@ def test_init_makes_all_that_is_needed(tmp_path: Path, capsys: pytest.CaptureFix
     ]
     assert main(words) == 0
     out = capsys.readouterr().out
+    assert out.endswith("The operators' token is in operator.token\n")
     assert {path.name for path in folder.iterdir()} == NAMES
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -104,6 +105,12 @@ def test_certificates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert [str(one.value) for one in names] == ["fd00::1"]
     assert main(["certificate", "--folder", folder, "s1"]) == 1
     assert "s1.key is there already, and nothing was changed: add --replace" in capsys.readouterr().err
+    for words in (["s3", "--name", "fd00::1"], ["--operator", "--name", "fd00::1"]):
+        assert main(["certificate", "--folder", folder, *words]) == 1
+        assert "--name is for --server alone" in capsys.readouterr().err
+    assert main(["certificate", "--folder", folder, "--server", "--replace", "--name", "c.example"]) == 0
+    assert main(["certificate", "--folder", folder, "c.example"]) == 1
+    assert "'c.example' is the controller's own name" in capsys.readouterr().err
     assert main(["certificate", "--folder", folder]) == 1
     assert "the NAME of a switch, --operator or --server was expected" in capsys.readouterr().err
     assert main(["certificate", "--folder", str(tmp_path / "none"), "s1"]) == 1

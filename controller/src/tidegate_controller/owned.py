@@ -5,7 +5,7 @@
         └ of another user, or others may write in it ─▶ PermissionError: what to do
 ```
 
-Whoever may write in a folder may put another file into the place of ours.
+A user who may write in a folder can put another file into the place of ours.
 """
 
 import os

@@ -108,7 +108,14 @@ def certificate(
     if role == Role.SWITCH and name in OURS:
         raise SecretError(f"{name!r} is the name of a file of its own: call the switch otherwise")
     own(folder)
+    if role != Role.CONTROLLER and addresses:
+        raise SecretError(
+            f"certificate: --name is for --server alone: a {role} with the controller's address in its"
+            " certificate would pass for the controller"
+        )
     authority = _load(folder)
+    if role == Role.SWITCH and (folder / "server.pem").exists() and name in names_in(folder / "server.pem"):
+        raise SecretError(f"{name!r} is the controller's own name: call the switch otherwise")
     stem = "server" if role == Role.CONTROLLER else OPERATOR if role == Role.OPERATOR else name
     paths = folder / f"{stem}.key", folder / f"{stem}.pem"
     if role == Role.CONTROLLER and not addresses and paths[1].exists():

@@ -17,6 +17,7 @@ from tidegate_controller.owned import belongs
 
 LARGEST = 1 << 16
 """Bytes of a file."""
+DIGEST = "sha256:"
 CREDENTIALS = "CREDENTIALS_DIRECTORY"
 """Where systemd puts the files of `LoadCredential=` (systemd.exec(5)); they belong to root, for each user."""
 
@@ -52,7 +53,7 @@ class Secret:
 
 def digest(token: str) -> str:
     """How a token is written in the configuration: `sha256:HEX`. Tokens are random, so no salt is needed."""
-    return "sha256:" + hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
+    return DIGEST + hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
 
 
 def new_token() -> str:
