@@ -6,7 +6,8 @@
 ```
 
 A new database is made beside its place and renamed, so that an empty or half-made file in that place is
-always damage, never a beginning.
+always damage, never a beginning. While it is open the lock's file says so: after a crash, the write-ahead log
+has to be there.
 """
 
 import asyncio
@@ -31,6 +32,8 @@ APPLICATION = 0x7469_6465
 """"tide", in the header of the file (SQLite, PRAGMA application_id)."""
 LARGEST_RECORD = 32 << 20
 """Bytes of text."""
+OPEN = b"open\n"
+"""What the lock's file says while there is a write-ahead log."""
 BESIDE = ("", "-wal", "-shm")
 """Files of a database."""
 ERRORS = 5
@@ -90,7 +93,10 @@ class File:
             self._take()
             if self._forget:
                 self._move_aside()
-            if not self.path.exists():
+            if self.path.exists():
+                self._check_log()
+            else:
+                self._mark(b"")
                 self._make()
         except (OSError, sqlite3.Error) as error:
             raise Unwritable(f"{self.where}: {error}; the folder must be there and writable") from error
@@ -105,11 +111,15 @@ class File:
             for key, value in found.items():
                 if not isinstance(value, str):
                     raise Damaged(self.where, f"record {key[:60]!r} is no text")
-            return records.kept(found)
+            kept = records.kept(found)
+            self._mark(OPEN)
+            return kept
         except Wrong as error:
             raise Damaged(self.where, str(error)) from error
         except (sqlite3.Error, UnicodeError) as error:
             raise Damaged(self.where, f"{error}") from error
+        except OSError as error:
+            raise Unwritable(f"{self.where}.lock: {error}") from error
 
     def _take(self) -> None:
         own(self.path.parent)
@@ -123,6 +133,32 @@ class File:
                 " of its own; several controllers of one network share their state by `[state] etcd`"
             ) from None
         self._lock = lock
+
+    def _check_log(self) -> None:
+        """Without its log, SQLite would show the state of some time before the crash."""
+        assert self._lock is not None
+        if os.pread(self._lock, len(OPEN), 0) == OPEN and not os.path.lexists(f"{self.path}-wal"):
+            raise Damaged(
+                self.where,
+                f"{self.path.name}-wal is missing, and the controller before has not ended cleanly: what it"
+                " kept last is lost. If the database is a whole copy from elsewhere, delete"
+                f" {self.path.name}.lock",
+            )
+
+    def _mark(self, text: bytes) -> None:
+        """Says whether there is a log: after it was made, and before it is deleted."""
+        assert self._lock is not None
+        self._sync_folder()
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, text, 0)
+        os.fsync(self._lock)
+
+    def _sync_folder(self) -> None:
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
     def _move_aside(self) -> None:
         aside = f"{self.path}.forgotten-{time.strftime('%Y%m%dT%H%M%S')}"
@@ -150,11 +186,7 @@ class File:
         finally:
             database.close()
         os.rename(new, self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        self._sync_folder()
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -205,6 +237,8 @@ class File:
 
     def _close(self) -> None:
         if self._database is not None:
+            with suppress(OSError):
+                self._mark(b"")
             self._database.close()
             self._database = None
         if self._lock is not None:
