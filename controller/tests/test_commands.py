@@ -205,7 +205,11 @@ def test_a_folder_of_another_user_or_open_to_others(
     folder = tmp_path / "c"
     words = ["init", "--folder", str(folder), "--name", "10.0.0.1"]
     folder.mkdir()
+    folder.chmod(0o777)
+    assert main(words) == 1
+    assert f"other users may write in the folder {folder} (mode 0777): chmod go-w" in capsys.readouterr().err
     folder.chmod(0o770)
+    os.chown(folder, -1, 12345)
     assert main(words) == 1
     assert f"other users may write in the folder {folder} (mode 0770): chmod go-w" in capsys.readouterr().err
     folder.chmod(0o750)

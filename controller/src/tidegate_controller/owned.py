@@ -13,8 +13,6 @@ import pwd
 import stat
 from pathlib import Path
 
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
 
 def own(folder: Path) -> None:
     """Makes the folder, or checks the one that is there. Raises `OSError`."""
@@ -25,7 +23,9 @@ def own(folder: Path) -> None:
         return
     if about.st_uid not in (user, 0):
         raise PermissionError(f"the folder {folder} {belongs(about.st_uid, folder)}")
-    if about.st_mode & OTHERS_WRITE:
+    # A group of this user's own, as many systems make one for each user, has no other member.
+    by_group = about.st_mode & stat.S_IWGRP and about.st_gid != os.getegid()
+    if by_group or about.st_mode & stat.S_IWOTH:
         raise PermissionError(
             f"other users may write in the folder {folder} (mode {stat.S_IMODE(about.st_mode):04o}):"
             f" chmod go-w {folder}"
