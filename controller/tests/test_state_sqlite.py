@@ -285,8 +285,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
         await file.load()
         await file.write([NETWORK])
         assert file._database is not None
-        pages = await file._in_thread(lambda: file._database.execute("PRAGMA page_count").fetchone()[0])  # type: ignore[union-attr]
-        await file._in_thread(lambda: file._database.execute(f"PRAGMA max_page_count = {pages}"))  # type: ignore[union-attr]
+        pages = await file._thread.do(lambda: file._database.execute("PRAGMA page_count").fetchone()[0])  # type: ignore[union-attr]
+        await file._thread.do(lambda: file._database.execute(f"PRAGMA max_page_count = {pages}"))  # type: ignore[union-attr]
         many = [ev.SaveDecision(Decision(n, 1.0, "v" * 1000, "miss", Verdict.KEPT, ())) for n in range(1, 99)]
         with pytest.raises(Unwritable, match="is the disk full"):
             await file.write(many)

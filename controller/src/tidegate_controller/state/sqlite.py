@@ -10,18 +10,16 @@ always damage, never a beginning. While it is open the lock's file says so: afte
 has to be there.
 """
 
-import asyncio
 import fcntl
 import os
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
+from tidegate_controller.database import Thread, identity, transaction
 from tidegate_controller.owned import own
 from tidegate_controller.runtime.kept import Kept, Save
 from tidegate_controller.state import records
@@ -42,8 +40,6 @@ SYNCHRONOUS = "FULL"
 """Each transaction is on the disk when it is over, not only with the kernel."""
 PUT = "INSERT INTO records VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
-T = TypeVar("T")
-
 
 class File:
     """The store of a file; see `Store`."""
@@ -53,7 +49,7 @@ class File:
         self.path = path
         self._forget = forget
         self._writer = records.Writer()
-        self._thread = ThreadPoolExecutor(1, "state")
+        self._thread = Thread("state")
         self._lock: int | None = None
         self._database: sqlite3.Connection | None = None
 
@@ -64,7 +60,7 @@ class File:
 
     async def load(self) -> Kept:
         """Takes the file, and returns what was kept."""
-        kept = await self._in_thread(self._load)
+        kept = await self._thread.do(self._load)
         if kept.network is not None:
             self._writer = records.Writer(kept.network.terms)
         return kept
@@ -73,18 +69,14 @@ class File:
         """Returns when all are on the disk."""
         operations = self._writer.operations(saves)
         try:
-            await self._in_thread(lambda: self._write(operations))
+            await self._thread.do(lambda: self._write(operations))
         except (sqlite3.Error, UnicodeError) as error:
             raise Unwritable(f"{self.where}: {error}; is the disk full, or gone?") from error
 
     async def close(self) -> None:
         """Closes the file, after a write that is under way."""
-        await self._in_thread(self._close)
-        self._thread.shutdown()
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        # A write that has begun is not given up: whether it is durable would be unknown.
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work))
+        await self._thread.do(self._close)
+        self._thread.end()
 
     # In the thread.
 
@@ -202,8 +194,7 @@ class File:
             raise Damaged(self.where, f"{error}") from error
 
     def _check(self, database: sqlite3.Connection) -> None:
-        (application,) = database.execute("PRAGMA application_id").fetchone()
-        (version,) = database.execute("PRAGMA user_version").fetchone()
+        application, version = identity(database)
         if application != APPLICATION:
             raise Damaged(
                 self.where,
@@ -222,18 +213,12 @@ class File:
     def _write(self, operations: Iterable[records.Operation]) -> None:
         database = self._database
         assert database is not None
-        database.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(database):
             for one in operations:
                 if isinstance(one, records.Put):
                     database.execute(PUT, (one.key, one.value))
                 else:
                     database.execute("DELETE FROM records WHERE key >= ? AND key < ?", (one.first, one.end))
-            database.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                database.execute("ROLLBACK")
-            raise
 
     def _close(self) -> None:
         if self._database is not None:
