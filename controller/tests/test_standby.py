@@ -331,6 +331,9 @@ def test_pages_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     client.answers["kv/range"] = [head | {"kvs": [_pair("/t/records/a", bytes(1000))]}]
     with pytest.raises(Damaged, match="or 1000 bytes of them"):
         asyncio.run(main("/t/records/"))
+    client.answers["kv/range"] = [head | {"kvs": [{"key": b64(b"/t/records/\xff")}]}]
+    with pytest.raises(Damaged, match="a key that no controller has written"):
+        asyncio.run(main("/t/records/"))
     packed = {str(number): zlib.compress(b"x" * 300) for number in range(4)}
     with pytest.raises(Wrong, match="all records have more than 1000 bytes"):
         _all_unpacked(packed)

@@ -132,29 +132,39 @@ class Client:
 class Page:
     """Some keys in their order, with their values."""
 
-    pairs: dict[str, bytes]
+    pairs: dict[bytes, bytes]
     more: bool
     revision: str
     """Of the store when it was read."""
 
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(len(key) + len(value) for key, value in self.pairs.items())
 
-def range_of(first: str, prefix: str, limit: int, revision: str = "0") -> dict[str, Any]:
+    @property
+    def next(self) -> bytes:
+        """Where the next page begins, if there are more keys."""
+        return next(reversed(self.pairs)) + b"\0"
+
+
+def range_of(first: bytes, prefix: str, limit: int, revision: str = "0") -> dict[str, Any]:
     """The body of `kv/range` for keys with a prefix, from one of them on."""
     end = prefix_end(prefix)
     return {"key": b64(first), "range_end": b64(end), "limit": str(limit), "revision": revision}
 
 
-def page_of(answer: dict[str, Any], first: str, prefix: str) -> Page:
+def page_of(answer: dict[str, Any], first: bytes, prefix: str) -> Page:
     """Reads the answer to `range_of`. Raises as `Client.ask` expects.
 
     Keys ascend, and more of them follow at least one: so pages come to an end, whatever a member says.
     """
-    found: dict[str, bytes] = {}
+    found: dict[bytes, bytes] = {}
     for pair in answer.get("kvs", []):
-        key = base64.b64decode(pair["key"], validate=True).decode(errors="surrogateescape")
-        if not key.startswith(prefix) or key < first:
+        key = base64.b64decode(pair["key"], validate=True)
+        if not key.startswith(prefix.encode()) or key < first:
             raise ValueError("a key out of its order")
-        first = key + "\0"
+        first = key + b"\0"
         found[key] = base64.b64decode(pair.get("value", ""), validate=True)
     more = bool(answer.get("more"))
     if more and not found:

@@ -88,12 +88,15 @@ class Shared:
     async def _pages(self, prefix: str) -> dict[str, bytes]:
         """All keys and values with a prefix, as of one moment."""
         found: dict[str, bytes] = {}
-        first, revision, size = prefix, "0", 0
+        first, revision, size = prefix.encode(), "0", 0
         while True:
             read = partial(page_of, first=first, prefix=prefix)
             page = await self._ask("kv/range", range_of(first, prefix, PAGE, revision), read)
-            found |= page.pairs
-            size += sum(len(key) + len(value) for key, value in page.pairs.items())
+            try:
+                found |= {key.decode(): value for key, value in page.pairs.items()}
+            except UnicodeDecodeError as error:
+                raise Damaged(self.where, f"a key that no controller has written: {error}") from None
+            size += page.size
             if size > LARGEST_STATE or len(found) > MOST_RECORDS:
                 raise Damaged(
                     self.where,
@@ -101,7 +104,7 @@ class Shared:
                 )
             if not page.more:
                 return found
-            first = next(reversed(page.pairs)) + "\0"
+            first = page.next
             revision = page.revision if revision == "0" else revision
 
     async def write(self, saves: Sequence[Save]) -> None:

@@ -60,22 +60,22 @@ class SharedVault:
         if not await self._ask("kv/txn", body, lambda answer: bool(answer.get("succeeded"))):
             raise StoreError(ANOTHER)
         found: list[Row] = []
-        first, size = self._rings, 0
+        first, size = self._rings.encode(), 0
         while True:
             read = partial(page_of, first=first, prefix=self._rings)
             page = await self._ask("kv/range", range_of(first, self._rings, PAGE), read)
             found += [self._row(key, value) for key, value in page.pairs.items()]
-            size += sum(len(value) for value in page.pairs.values())
+            size += page.size
             if len(found) > MOST_ROWS or size > LARGEST:
                 raise StoreError(f"{self._rings} in etcd: more than {MOST_ROWS} rows, or {LARGEST} bytes")
             if not page.more:
                 return found
-            first = next(reversed(page.pairs)) + "\0"
+            first = page.next
 
-    def _row(self, key: str, text: bytes) -> Row:
+    def _row(self, key: bytes, text: bytes) -> Row:
         try:
             value = json.loads(text)
-            segment = int(key.removeprefix(self._rings))
+            segment = int(key.decode().removeprefix(self._rings))
             sealed = base64.b64decode(value["sealed"], validate=True)
             return Row(segment, int(value["generation"]), sealed)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
