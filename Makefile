@@ -76,7 +76,7 @@ lint-rest:
 	cd tests && ../.venv/bin/mypy ../bench ../bench/run
 	cd controller && ../.venv/bin/ruff check . && ../.venv/bin/ruff format --check . && ../.venv/bin/mypy src tests bench
 	cd tests && ../.venv/bin/mypy ../scripts/fuzz && ../.venv/bin/mypy ../scripts/nightly && ../.venv/bin/mypy ../scripts/modules && ../.venv/bin/mypy ../scripts/prose && ../.venv/bin/mypy ../scripts/licences
-	shellcheck -x scripts/setup scripts/deb scripts/deb-controller scripts/deny scripts/earlier scripts/guest .ci/run $(addprefix packaging/,postinst prerm postrm) $(addprefix packaging/controller/,postinst prerm postrm)
+	shellcheck -x scripts/setup scripts/deb scripts/deb-controller scripts/tidegate-controller scripts/deny scripts/earlier scripts/guest .ci/run $(addprefix packaging/,postinst prerm postrm) $(addprefix packaging/controller/,postinst prerm postrm)
 	shellcheck -s dash tests/lab/init.sh
 	@scripts/setup deny
 	@scripts/deny

@@ -1,5 +1,6 @@
 """What `init`, `token` and `certificate` make and print, and what they leave alone."""
 
+import os
 import re
 import stat
 from pathlib import Path
@@ -41,6 +42,7 @@ def test_init_makes_all_that_is_needed(tmp_path: Path, capsys: pytest.CaptureFix
     ]
     assert main(words) == 0
     out = capsys.readouterr().out
+    assert out.endswith("The operators' token is in operator.token\n")
     assert {path.name for path in folder.iterdir()} == NAMES
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -101,6 +103,12 @@ def test_certificates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert [str(one.value) for one in names] == ["fd00::1"]
     assert main(["certificate", "--folder", folder, "s1"]) == 1
     assert "s1.key is there already, and nothing was changed: add --replace" in capsys.readouterr().err
+    for words in (["s3", "--name", "fd00::1"], ["--operator", "--name", "fd00::1"]):
+        assert main(["certificate", "--folder", folder, *words]) == 1
+        assert "--name is for --server alone" in capsys.readouterr().err
+    assert main(["certificate", "--folder", folder, "--server", "--replace", "--name", "c.example"]) == 0
+    assert main(["certificate", "--folder", folder, "c.example"]) == 1
+    assert "'c.example' is the controller's own name" in capsys.readouterr().err
     assert main(["certificate", "--folder", folder]) == 1
     assert "the NAME of a switch, --operator or --server was expected" in capsys.readouterr().err
     assert main(["certificate", "--folder", str(tmp_path / "none"), "s1"]) == 1
@@ -172,7 +180,7 @@ def test_files_of_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("CREDENTIALS_DIRECTORY")
     path.chmod(0o600)
     monkeypatch.setattr("os.geteuid", lambda: 12345)
-    with pytest.raises(SecretError, match=r"belongs to user .*: chown 12345"):
+    with pytest.raises(SecretError, match=r"belongs to user root, not to 12345, who runs this: chown 12345"):
         read(path)
     monkeypatch.undo()
     (tmp_path / "link").symlink_to(path)
@@ -186,3 +194,27 @@ def test_files_of_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ):
         with pytest.raises(SecretError, match=text):
             read(tmp_path / name)
+
+
+def test_a_folder_of_another_user_or_open_to_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is made there. Root is told to run the command as the folder's user."""
+    folder = tmp_path / "c"
+    words = ["init", "--folder", str(folder), "--name", "10.0.0.1"]
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert main(words) == 1
+    assert f"other users may write in the folder {folder} (mode 0777): chmod go-w" in capsys.readouterr().err
+    folder.chmod(0o770)
+    os.chown(folder, -1, 12345)
+    assert main(words) == 1
+    assert f"other users may write in the folder {folder} (mode 0770): chmod go-w" in capsys.readouterr().err
+    folder.chmod(0o750)
+    os.chown(folder, 12345, -1)
+    assert main(words) == 1
+    assert "belongs to user 12345: run this as `runuser -u 12345 -- tidegate" in capsys.readouterr().err
+    monkeypatch.setattr("os.geteuid", lambda: 54321)
+    assert main(words) == 1
+    assert "belongs to user 12345, not to 54321, who runs this: chown 54321" in capsys.readouterr().err
+    assert not list(folder.iterdir())

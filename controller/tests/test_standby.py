@@ -1,6 +1,9 @@
 """Several controllers: the standby, its roles at switches, and members of etcd that answer badly."""
 
 import asyncio
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -15,9 +18,13 @@ from tidegate_controller.openflow.session import RequestRefused, Role, Session, 
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.loop import Runtime, Standby
 from tidegate_controller.runtime.roles import assume
+from tidegate_controller.state.codec import Wrong
 from tidegate_controller.state.election import Election, Leader
-from tidegate_controller.state.etcd import Client, EtcdError, Unreachable, prefix_end
+from tidegate_controller.state.etcd import Client, EtcdError, Unreachable, b64, prefix_end
+from tidegate_controller.state.shared import Shared, _all_unpacked
 from tidegate_controller.state.store import Damaged, Fenced
+from tidegate_controller.trust.shared import SharedVault
+from tidegate_controller.trust.stores import StoreError
 
 
 class Switch:
@@ -202,6 +209,138 @@ def test_a_leader_that_is_none(pair: dict[str, str]) -> None:
     election = Election(Client(["http://127.0.0.1:1"], None, 1.0), "/t/", 10.0)
     with pytest.raises(Damaged, match="etcd /t/leader: it is no leader's"):
         election._leader(pair)
+
+
+class Says(Client):
+    """A member whose answers a test makes; one for each path, or several in turn."""
+
+    def __init__(self, answers: dict[str, list[dict[str, Any]]]) -> None:
+        super().__init__(["http://one", "http://two"], None, 1.0)
+        self.answers, self.asked = answers, list[tuple[str, Mapping[str, Any]]]()
+
+    async def call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The next answer."""
+        self.asked.append((path, body))
+        found = self.answers[path]
+        return found.pop(0) if len(found) > 1 else found[0]
+
+
+WON = {"succeeded": True, "header": {"revision": "7"}}
+GRANT: dict[str, Any] = {"ID": "5", "TTL": "10"}
+
+
+def test_a_winner_has_all_of_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the rest of one from a try before: that is renewed. A lease that is not used is given back."""
+    now = [100.0]
+    monkeypatch.setattr("tidegate_controller.state.election.clock", lambda: now[0])
+    other = {"create_revision": "3", "lease": "4", "value": b64('{"url": "", "name": "o"}')}
+    lost = {"responses": [{"response_range": {"kvs": [other]}}]}
+    client = Says(
+        {
+            "lease/grant": [GRANT],
+            "lease/keepalive": [{"TTL": "10"}],
+            "lease/revoke": [{}],
+            "kv/txn": [lost, WON],
+            "kv/range": [{"kvs": [other]}],
+        }
+    )
+    election = Election(client, "/t/", 10.0)
+
+    async def main() -> None:
+        assert not await election._try()
+        now[0] += 8.5
+        assert await election._try()
+        assert election.holds
+        now[0] += 8.9
+        assert election.holds
+        assert not await election._look()
+        assert client.asked[-1] == ("lease/revoke", {"ID": "5"})
+        assert election.leader == Leader(3, "", "o")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("ttl", ["20", "1e9", "9" * 30, 20])
+def test_a_lease_is_not_longer_than_was_asked_for(ttl: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a member says."""
+    now = [100.0]
+    monkeypatch.setattr("tidegate_controller.state.election.clock", lambda: now[0])
+    election = Election(Says({"lease/grant": [GRANT | {"TTL": ttl}], "kv/txn": [WON]}), "/t/", 10.0)
+
+    async def main() -> None:
+        with suppress(Unreachable):
+            await election._try()
+        now[0] += 9.1
+        assert not election.holds
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"lease/grant": {}},
+        {"lease/grant": {"ID": [], "TTL": "10"}},
+        {"lease/grant": {"ID": "5", "TTL": {}}},
+        {"kv/txn": {"succeeded": True}},
+        {"kv/txn": {"succeeded": True, "header": {"revision": "-1"}}},
+        {"kv/txn": {}},
+        {"kv/txn": {"responses": [7]}},
+        {"kv/txn": {"responses": [{"response_range": {"kvs": [7]}}]}},
+        {"kv/range": {"kvs": {"a": 1}}},
+        {"kv/range": {"kvs": "x"}},
+    ],
+)
+def test_fields_that_are_missing_or_of_another_kind(answers: dict[str, dict[str, Any]]) -> None:
+    """The member counts as unreachable, and the next one is asked."""
+    said: dict[str, dict[str, Any]] = {"kv/range": {}, "lease/grant": GRANT, "kv/txn": WON} | answers
+    client = Says({path: [answer] for path, answer in said.items()})
+    election = Election(client, "/t/", 10.0)
+
+    async def main() -> None:
+        assert await election._look()
+        await election._try()
+
+    with pytest.raises(Unreachable, match="etcd at http://one: an answer of another form"):
+        asyncio.run(main())
+    assert client.member == "http://two"
+
+
+def _pair(key: str, value: bytes = b"") -> dict[str, str]:
+    return {"key": b64(key), "value": b64(value)}
+
+
+def test_pages_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that says `more` without keys, or the same keys again, is asked no more; sums are bounded."""
+    head = {"header": {"revision": "9"}}
+    empty = head | {"more": True}
+    first = head | {"more": True, "kvs": [_pair("/t/records/a")]}
+    last = head | {"kvs": [_pair("/t/records/b")]}
+    client = Says({"kv/range": [empty, first, first, {"kvs": [_pair("/x")]}, last]})
+    election = Voted()
+    election.term = 9
+    store = Shared(client, election)
+
+    async def main(prefix: str) -> list[str]:
+        async with asyncio.timeout(30):
+            return list(await store._pages(prefix))
+
+    assert asyncio.run(main("/t/records/")) == ["/t/records/a", "/t/records/b"]
+    assert [body["revision"] for _, body in client.asked] == ["0", "0", "9", "9", "9"]
+    monkeypatch.setattr("tidegate_controller.state.shared.LARGEST_STATE", 1000)
+    client.answers["kv/range"] = [head | {"kvs": [_pair("/t/records/a", bytes(1000))]}]
+    with pytest.raises(Damaged, match="or 1000 bytes of them"):
+        asyncio.run(main("/t/records/"))
+    client.answers["kv/range"] = [head | {"kvs": [{"key": b64(b"/t/records/\xff")}]}]
+    with pytest.raises(Damaged, match="a key that no controller has written"):
+        asyncio.run(main("/t/records/"))
+    packed = {str(number): zlib.compress(b"x" * 300) for number in range(4)}
+    with pytest.raises(Wrong, match="all records have more than 1000 bytes"):
+        _all_unpacked(packed)
+    vault = SharedVault(client, "/t/", lambda: 9)
+    client.answers = {"kv/txn": [WON], "kv/range": [empty]}
+    with pytest.raises(StoreError, match=r"etcd at http://two: an answer of another form .more keys"):
+        asyncio.run(vault.load())
 
 
 def test_the_end_of_a_prefix() -> None:

@@ -241,6 +241,34 @@ def test_a_log_without_its_database(tmp_path: Path) -> None:
         load(path)
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_log_that_was_deleted_after_a_crash(tmp_path: Path) -> None:
+    """It is found out; a database that was closed cleanly has none. A whole copy may take its place."""
+    path, crashed = tmp_path / "a" / "s", tmp_path / "b"
+
+    def crash() -> None:
+        shutil.copytree(path.parent, crashed)
+
+    write(path, [NETWORK], after=crash)
+    assert load(path).network == NETWORK
+    there = tmp_path / "there"
+    shutil.copytree(crashed, there)
+    assert load(there / "s").network == NETWORK
+    (crashed / "s-wal").unlink()
+    for _ in range(2):
+        with pytest.raises(Damaged, match=r"s-wal is missing, .* not ended cleanly: .* delete s.lock"):
+            load(crashed / "s")
+    shutil.copy(path, crashed / "s")
+    (crashed / "s.lock").unlink()
+    assert load(crashed / "s").network == NETWORK
+    # What is given up needs no log.
+    (there / "s.lock").write_text("open\n")
+    assert load(there / "s", forget=True) == Kept()
+    (there / "s.lock").write_text("open\n")
+    (there / "s").unlink()
+    assert load(there / "s") == Kept()
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """It is said."""
     (tmp_path / "f").write_text("")
@@ -257,8 +285,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
         await file.load()
         await file.write([NETWORK])
         assert file._database is not None
-        pages = await file._in_thread(lambda: file._database.execute("PRAGMA page_count").fetchone()[0])  # type: ignore[union-attr]
-        await file._in_thread(lambda: file._database.execute(f"PRAGMA max_page_count = {pages}"))  # type: ignore[union-attr]
+        pages = await file._thread.do(lambda: file._database.execute("PRAGMA page_count").fetchone()[0])  # type: ignore[union-attr]
+        await file._thread.do(lambda: file._database.execute(f"PRAGMA max_page_count = {pages}"))  # type: ignore[union-attr]
         many = [ev.SaveDecision(Decision(n, 1.0, "v" * 1000, "miss", Verdict.KEPT, ())) for n in range(1, 99)]
         with pytest.raises(Unwritable, match="is the disk full"):
             await file.write(many)

@@ -56,10 +56,12 @@ async def refused(trust: Trust, identity: Identity, body: dict[str, Any], code: 
 def shown(pem: str) -> dict[str, Any]:
     """A certificate as `getpeercert` has it."""
     certificate = x509.load_pem_x509_certificate(pem.encode())
-    subject = [
-        [("organizationalUnitName" if "OU=" in one.rfc4514_string() else "commonName", one.value)]
-        for one in certificate.subject
-    ]
+    names = {
+        NameOID.ORGANIZATIONAL_UNIT_NAME: "organizationalUnitName",
+        NameOID.COMMON_NAME: "commonName",
+        NameOID.SERIAL_NUMBER: "serialNumber",
+    }
+    subject = [[(names[one.oid], one.value)] for one in certificate.subject]
     return {"subject": subject, "serialNumber": f"{certificate.serial_number:X}"}
 
 
@@ -86,7 +88,11 @@ def test_a_token_gives_a_certificate(folder: Path, key: Any) -> None:  # noqa: A
         found.verify_directly_issued_by(authority)
         assert found.public_key() == key.public_key()
         names = [(one.oid, one.value) for one in found.subject]
-        assert names == [(NameOID.ORGANIZATIONAL_UNIT_NAME, "host"), (NameOID.COMMON_NAME, "h1")]
+        assert names == [
+            (NameOID.ORGANIZATIONAL_UNIT_NAME, "host"),
+            (NameOID.COMMON_NAME, "h1"),
+            (NameOID.SERIAL_NUMBER, digest(tokens["h1"]).removeprefix("sha256:")),
+        ]
         extensions = found.extensions
         assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca
         purposes = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
@@ -160,6 +166,35 @@ def test_a_certificate_gives_the_next_one(folder: Path) -> None:
         await refused(
             trust, identity, {"request": csr()}, "forbidden", "not in the controller's configuration"
         )
+
+    run(folder, test)
+
+
+def test_another_token_ends_all_certificates_that_followed_from_the_old_one(folder: Path) -> None:
+    """Also those that a thief has got with the stolen key, before the serial number was revoked."""
+
+    async def test(trust: Trust, tokens: dict[str, str]) -> None:
+        answer = await trust.enrol(trust.by_token(tokens["h1"]), {"request": csr()})
+        thief = answer
+        for _ in range(3):
+            thief = await trust.enrol(trust.by_certificate(shown(thief["certificate"])), {"request": csr()})
+        config = trust._config
+        # A token line that is taken out of the file changes nothing; the next one does.
+        await trust.reload(trust_config(config.folder, {}, roll=Roll({"h1": Member()})))
+        thief = await trust.enrol(trust.by_certificate(shown(thief["certificate"])), {"request": csr()})
+        late = trust.by_certificate(shown(thief["certificate"]))
+        members = {"h1": Member(digest("new"))}
+        await trust.reload(trust_config(config.folder, {}, roll=Roll(members)))
+        for one in (answer, thief):
+            with pytest.raises(Problem, match=r"'h1' follows from another token .*: enrol with that one"):
+                trust.by_certificate(shown(one["certificate"]))
+        # A request that had begun before gets a certificate that is refused, too.
+        found = await trust.enrol(late, {"request": csr()})
+        with pytest.raises(Problem, match="follows from another token"):
+            trust.by_certificate(shown(found["certificate"]))
+        owner = await trust.enrol(trust.by_token("new"), {"request": csr()})
+        owner = await trust.enrol(trust.by_certificate(shown(owner["certificate"])), {"request": csr()})
+        assert trust.by_certificate(shown(owner["certificate"])).name == "h1"
 
     run(folder, test)
 

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate_controller.state.sqlite import File
+from tidegate_controller.state.store import Damaged
 from tidegate_controller.trust import ring as rings
 from tidegate_controller.trust.keyring import Keyring
 from tidegate_controller.trust.problem import Problem
@@ -312,6 +314,10 @@ def _foreign(path: Path) -> None:
     path.chmod(0o600)
 
 
+def _state(path: Path) -> None:
+    File(path)._make()
+
+
 def _open(path: Path) -> None:
     path.write_bytes(b"")
     path.chmod(0o644)
@@ -320,7 +326,12 @@ def _open(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (_foreign, "another program's"),
+        (_foreign, "no store of keys"),
+        (_state, "no store of keys of this version .is it the file of `.state.`"),
+        (
+            lambda path: path.parent.chmod(0o777),
+            "cannot be opened: other users may write in the folder .*chmod go-w",
+        ),
         (_open, "is reached by others: chmod 600"),
         (lambda path: path.mkdir(), "cannot be opened"),
         (lambda path: path.symlink_to("/etc/passwd"), "cannot be opened"),
@@ -336,7 +347,20 @@ def test_files_that_are_none(make: Callable[[Path], object], text: str, tmp_path
 
 
 async def _opened(path: Path) -> None:
-    await Vault.open(path)
+    await (await Vault.open(path)).close()
+
+
+def test_the_first_start_of_a_machine(tmp_path: Path) -> None:
+    """The folder is made, for this user alone. The state does not begin in this file."""
+    path = tmp_path / "new" / "trust.db"
+    run(_opened(path))
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+    async def load() -> None:
+        await File(path).load()
+
+    with pytest.raises(Damaged, match="another program, or the store of keys"):
+        run(load())
 
 
 def test_a_damaged_file(tmp_path: Path) -> None:

@@ -212,11 +212,15 @@ def test_a_key_from_elsewhere(machine: Installed) -> None:
     """One of systemd's credentials, if there is one, reaches the controller alone."""
     credentials = f"/run/credentials/{SERVICE}.service"
     assert machine.run(f"ls {credentials}") == ""
-    machine.run("mkdir -p /etc/credstore && echo 00 >/etc/credstore/key-encryption.key")
+    machine.run(f"runuser -u {SERVICE} -- {SERVICE} init --name 10.0.0.1")
+    machine.run(f"mkdir -p /etc/credstore && mv {FOLDER}/key-encryption.key /etc/credstore")
+    configure(machine, CONFIGURATION + "[tls]\n")
     machine.run(f"systemctl restart {SERVICE}")
     owner = machine.run(f"stat --format '%a %U' {credentials} {credentials}/key-encryption.key")
     assert owner.splitlines() == [f"500 {SERVICE}", f"400 {SERVICE}"]
-    machine.run("rm /etc/credstore/key-encryption.key")
+    # With [tls] it does not start without the key, which is nowhere else.
+    assert state(machine) == ("active", "success")
+    machine.run(f"rm /etc/credstore/key-encryption.key && systemctl stop {SERVICE}")
 
 
 def test_reload(machine: Installed) -> None:

@@ -74,7 +74,13 @@ def _parser() -> argparse.ArgumentParser:
         "--server", action="store_const", const=Role.CONTROLLER, dest="role", help="of the controller"
     )
     made.add_argument(
-        "--name", type=_address, action="append", default=[], dest="addresses", metavar="ADDRESS"
+        "--name",
+        type=_address,
+        action="append",
+        default=[],
+        dest="addresses",
+        metavar="ADDRESS",
+        help="of the controller, with --server; default: the addresses of its certificate before",
     )
     made.add_argument(
         "--replace", action="store_true", help="put it into the place of the files that are there"
@@ -95,7 +101,10 @@ def _in_folder(parser: argparse.ArgumentParser) -> None:
 def _init(options: argparse.Namespace) -> None:
     for token in folder.init(options.folder, options.name, options.host, time.time()):
         _show(token)
-    print(f"{options.folder}: fill in controller.toml; give each host ca.pem and its token")
+    print(
+        f"{options.folder}: fill in controller.toml; give each host ca.pem and its token."
+        " The operators' token is in operator.token"
+    )
 
 
 def _token(options: argparse.Namespace) -> None:

@@ -418,10 +418,16 @@ fn an_enrolment_that_fails_keeps_its_key_and_no_certificate() {
         (200, json!({"certificate": foreign, "authority": "none", "expires": 1})),
         (200, json!({"certificate": 7})),
     ] {
-        let fake = Fake::says(status, &answer);
+        let body = answer.to_string();
+        let fake = Fake::start(Some(other.server()), Box::new(move |_| (status, body.clone())));
         let token = fake.file("token", "once\n", 0o600);
+        let ca = fake.file("given.pem", &good, 0o644);
         let folder = fake.folder.path().join("controller");
-        let enrol = ["controller", "enrol", "--host", "h1", "--folder", folder.to_str().unwrap()];
+        let enrol = [
+            ["controller", "enrol", "--host", "h1"],
+            ["--folder", folder.to_str().unwrap(), "--ca", ca.to_str().unwrap()],
+        ]
+        .concat();
         let output = fake.run(&[&enrol[..], &["--token-file", token.to_str().unwrap()]].concat());
         assert_eq!(code(&output), if status == 403 { 1 } else { 4 }, "{}", text(&output));
         let files: Vec<_> =
@@ -434,20 +440,33 @@ fn an_enrolment_that_fails_keeps_its_key_and_no_certificate() {
 }
 
 #[test]
+fn a_token_is_not_sent_without_tls() {
+    let fake = Fake::says(200, &json!({}));
+    let token = fake.file("token", "once\n", 0o600);
+    let folder = fake.folder.path().join("controller");
+    let (into, with) = (folder.to_str().unwrap(), token.to_str().unwrap());
+    let output = fake.run(&["controller", "enrol", "--host", "h1", "--folder", into, "--token-file", with]);
+    assert!(code(&output) == 2 && text(&output).contains("has no TLS"), "{}", text(&output));
+    assert_eq!((fake.requests().len(), std::fs::read_dir(&folder).unwrap().count()), (0, 0));
+}
+
+#[test]
 fn an_answer_that_is_lost_is_asked_for_again_with_the_same_key() {
     let authority = Authority::new();
-    let count = Mutex::new(0);
+    let (count, server, certificate) = (Mutex::new(0), authority.server(), authority.0.pem());
     // The first answer is cut off, so that it is no JSON.
-    let fake = Fake::new(move |request| {
+    let answers = move |request: &str| {
         let mut count = count.lock().unwrap();
         *count += 1;
         let (status, text) = authority.sign(request);
         (status, if *count == 1 { text[..20].to_owned() } else { text })
-    });
+    };
+    let fake = Fake::start(Some(server), Box::new(answers));
     let token = fake.file("token", "once\n", 0o600);
+    let ca = fake.file("given.pem", &certificate, 0o644);
     let folder = fake.folder.path().join("controller");
-    let (into, with) = (folder.to_str().unwrap(), token.to_str().unwrap());
-    let enrol = ["controller", "enrol", "--host", "h1", "--folder", into, "--token-file", with];
+    let (into, with, ca) = (folder.to_str().unwrap(), token.to_str().unwrap(), ca.to_str().unwrap());
+    let enrol = ["controller", "enrol", "--host", "h1", "--folder", into, "--token-file", with, "--ca", ca];
     let output = fake.run(&enrol);
     assert!(code(&output) == 4 && text(&output).contains("same command again"), "{}", text(&output));
     let kept = std::fs::read_to_string(folder.join("enrolling.pem")).unwrap();

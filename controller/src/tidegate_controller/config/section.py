@@ -6,6 +6,7 @@
 """
 
 import re
+from pathlib import Path
 from typing import Any
 
 MOST = {"switches": 256, "links": 4096, "hosts": 2048}
@@ -70,6 +71,13 @@ class Section:
         fraction = found[2] or "."
         scaled = units[found[3]] * int(found[1] + fraction[1:])
         return scaled // int(10 ** (len(fraction) - 1))
+
+    def path(self, key: str, default: str | None = None) -> Path:
+        """The whole path of a file or folder."""
+        text: str = self.take(key, str, "the whole path of a file", default)
+        if not text.startswith("/") or "\0" in text:
+            raise self.fault(key, f"is {text[:60]!r}; the whole path of a file was expected")
+        return Path(text)
 
     def section(self, key: str) -> "Section":
         """A table within; empty if it is not there."""

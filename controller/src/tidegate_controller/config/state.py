@@ -71,9 +71,9 @@ State = StateFile | StateEtcd
 def state(section: Section) -> State:
     """Reads the table. Raises `ConfigError`."""
     if not section.has("etcd"):
-        path = section.take("file", str, "a path", FILE)
+        path = section.path("file", FILE)
         section.end()
-        return StateFile(_path(section, "file", path))
+        return StateFile(path)
     if section.has("file"):
         raise section.fault("file", "and `etcd` are both there; one of them was expected")
     members = section.take("etcd", list, "a list of URLs")
@@ -88,23 +88,13 @@ def state(section: Section) -> State:
         raise section.fault(
             "lease", f"is {lease:g}s; whole seconds from {LEASE.start} to {LEASE.stop - 1} were expected"
         )
-    files = {
-        key: _path(section, key, section.take(key, str, "a path"))
-        for key in ("ca", "certificate", "key")
-        if section.has(key)
-    }
+    files = {key: section.path(key) for key in ("ca", "certificate", "key") if section.has(key)}
     if ("certificate" in files) != ("key" in files):
         raise section.fault("certificate", "and `key` belong together; one of them is missing")
     if files and not all(url.startswith("https://") for url in urls):
         raise section.fault("etcd", "has a member by http; https was expected, since there are certificates")
     section.end()
     return StateEtcd(urls, prefix, lease, **files)
-
-
-def _path(section: Section, key: str, text: str) -> Path:
-    if not text.startswith("/") or "\0" in text or text.endswith("/"):
-        raise section.fault(key, f"is {text[:60]!r}; the whole path of a file was expected")
-    return Path(text)
 
 
 def _url(section: Section, text: object) -> str:

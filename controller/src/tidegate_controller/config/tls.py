@@ -9,7 +9,6 @@
 """
 
 import re
-from pathlib import Path
 
 from tidegate_controller.config.api import MayAnnounce
 from tidegate_controller.config.section import Section
@@ -36,10 +35,10 @@ def read(root: Section, openflow: Section, members: dict[str, Member]) -> TrustC
             raise root.fault("keys", "needs a table [tls]: keys go to hosts by TLS alone")
         return None
     tls, keys = root.section("tls"), root.section("keys")
-    folder = _path(tls, "folder", FOLDER)
-    files = {name: _path(tls, name) for name in FILES if tls.has(name)}
+    folder = tls.path("folder", FOLDER)
+    files = {name: tls.path(name) for name in FILES if tls.has(name)}
     if keys.has("key-encryption-key"):
-        files["key-encryption-key"] = _path(keys, "key-encryption-key")
+        files["key-encryption-key"] = keys.path("key-encryption-key")
     lifetime = tls.quantity("lifetime", "time", "30d") / 1e9
     if not LEAST_LIFETIME <= lifetime <= MOST_LIFETIME:
         raise tls.fault("lifetime", "is not between 1h and 366d")
@@ -53,7 +52,7 @@ def read(root: Section, openflow: Section, members: dict[str, Member]) -> TrustC
         times = Times(rotate, overlap)
     except ValueError as error:
         raise keys.fault("overlap", str(error)) from None
-    store = _path(keys, "store", STORE)
+    store = keys.path("store", STORE)
     tls.end()
     keys.end()
     return TrustConfig(folder, files, lifetime, times, store, wanted, Roll(members, revoked))
@@ -63,13 +62,6 @@ def member(announced: MayAnnounce) -> Member:
     """Returns what a host of the file may have."""
     token = announced.token
     return Member(None if token is None else f"sha256:{token.hex()}", announced.segments)
-
-
-def _path(section: Section, key: str, default: str | None = None) -> Path:
-    text: str = section.take(key, str, "the absolute path of a file", default)
-    if not text.startswith("/") or "\0" in text:
-        raise section.fault(key, f"is {text[:60]!r}; an absolute path was expected")
-    return Path(text)
 
 
 def _revoked(tls: Section) -> frozenset[int]:

@@ -21,7 +21,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate_controller.state.etcd import Client, EtcdError, Unreachable, b64, get, is_created, put, unb64
+from tidegate_controller.state.etcd import (
+    Client,
+    EtcdError,
+    Unreachable,
+    b64,
+    first_pair,
+    get,
+    is_created,
+    put,
+    unb64,
+)
 from tidegate_controller.state.store import Damaged, Fenced
 
 LOOK = 0.2
@@ -97,14 +107,12 @@ class Election:
 
     async def _look(self) -> bool:
         """Whether no controller leads."""
-        answer = await self._client.call("kv/range", {"key": b64(self.prefix + LEADER)})
-        found = answer.get("kvs", [])
-        if not found:
+        found = await self._client.ask("kv/range", {"key": b64(self.prefix + LEADER)}, first_pair)
+        # One with our lease is our own try, whose answer was lost.
+        if not found or (self._id and found.get("lease") == self._id):
             return True
-        if found[0].get("lease") == self._id and self._id:
-            # Our own try, whose answer was lost.
-            return True
-        self._saw(self._leader(found[0]))
+        self._saw(self._leader(found))
+        await self._give_back()
         return False
 
     def _leader(self, pair: dict[str, Any]) -> Leader:
@@ -126,39 +134,52 @@ class Election:
 
     async def _try(self) -> bool:
         """Asks for the lead."""
-        began = clock()
-        if not self._id or began > self._until:
-            answer = await self._client.call("lease/grant", {"TTL": str(round(self._lease)), "ID": "0"})
-            self._id, self._until = str(answer["ID"]), self._end(began, answer)
+        await self._prepare()
         key = self.prefix + LEADER
         value = json.dumps({"url": self._url, "name": self._name})
-        answer = await self._client.call(
-            "kv/txn",
-            {
-                "compare": [is_created(key, 0)],
-                "success": [put(key, value, self._id), put(self.prefix + SEQUENCE, "0")],
-                "failure": [get(key)],
-            },
-        )
-        if answer.get("succeeded"):
-            term = int(answer["header"]["revision"])
-        else:
-            pairs = answer["responses"][0].get("response_range", {}).get("kvs", [])
-            if not pairs:
+        body = {
+            "compare": [is_created(key, 0)],
+            "success": [put(key, value, self._id), put(self.prefix + SEQUENCE, "0")],
+            "failure": [get(key)],
+        }
+        term, found = await self._client.ask("kv/txn", body, _result)
+        if not term:
+            if found.get("lease") != self._id:
                 return False
-            if pairs[0].get("lease") != self._id:
-                self._saw(self._leader(pairs[0]))
-                return False
-            term = int(pairs[0]["create_revision"])
+            term = self._leader(found).term
         if clock() >= self._until:
             return False
         self.term = term
         self.leader = Leader(term, self._url, self._name)
         return True
 
-    def _end(self, began: float, answer: dict[str, Any]) -> float:
-        seconds = min(float(answer.get("TTL", 0)), max(self._lease, 1.0) * 2)
-        return began + seconds * (1 - MARGIN)
+    async def _prepare(self) -> None:
+        """Gets a lease of which all is left. That of a try before may have won already: it is renewed."""
+        began = clock()
+        if self._id:
+            left = await self._client.ask("lease/keepalive", {"ID": self._id}, _time_to_live)
+            if left > 0:
+                self._until = self._end(began, left)
+                return
+            began = clock()
+        wanted = {"TTL": str(round(self._lease)), "ID": "0"}
+        self._id, left = await self._client.ask(
+            "lease/grant", wanted, lambda answer: (str(int(answer["ID"])), _time_to_live(answer))
+        )
+        self._until = self._end(began, left)
+
+    async def _give_back(self) -> None:
+        """Ends a lease that is not used any more, if etcd answers."""
+        lease, self._id = self._id, ""
+        if lease and clock() < self._until:
+            try:
+                await self._client.call("lease/revoke", {"ID": lease})
+            except (Unreachable, EtcdError) as error:
+                log.info("the lease ends by itself: %s", error)
+
+    def _end(self, began: float, left: int) -> float:
+        # An etcd that grants more than was asked for does no harm to a leader that uses less.
+        return began + min(left, self._lease) * (1 - MARGIN)
 
     async def hold(self) -> None:
         """Renews the lease. Raises `Fenced` before it ends, or if it is gone."""
@@ -174,7 +195,7 @@ class Election:
             began = clock()
             try:
                 async with asyncio.timeout(self._until - began):
-                    answer = await self._client.call("lease/keepalive", {"ID": self._id})
+                    left = await self._client.ask("lease/keepalive", {"ID": self._id}, _time_to_live)
             except TimeoutError:
                 continue
             except Unreachable as error:
@@ -184,17 +205,28 @@ class Election:
                 continue
             except EtcdError as error:
                 raise Fenced(f"the lead cannot be renewed: {error}") from error
-            if int(answer.get("TTL", 0)) <= 0:
+            if left <= 0:
                 raise Fenced("the lease of the lead is gone: another controller leads, or will")
             if not self.holds:
                 continue
-            self._until, pause = self._end(began, answer), self._lease / RENEWALS
+            self._until, pause = self._end(began, left), self._lease / RENEWALS
 
     async def resign(self) -> None:
         """Lets another one lead at once, if etcd answers."""
-        held, self.term = self.holds, 0
-        if held:
-            try:
-                await self._client.call("lease/revoke", {"ID": self._id})
-            except (Unreachable, EtcdError) as error:
-                log.info("the lead ends by itself: %s", error)
+        self.term = 0
+        await self._give_back()
+
+
+def _time_to_live(answer: dict[str, Any]) -> int:
+    """s of a lease; 0: it is gone."""
+    return int(answer.get("TTL", 0))
+
+
+def _result(answer: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """The term, if the lead was got, else the leader's key."""
+    if answer.get("succeeded"):
+        term = int(answer["header"]["revision"])
+        if term <= 0:
+            raise ValueError("a term that is none")
+        return term, {}
+    return 0, first_pair(answer["responses"][0].get("response_range", {}))

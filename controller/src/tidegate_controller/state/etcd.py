@@ -1,8 +1,9 @@
 """What of etcd's API is needed here, by its JSON gateway (etcd 3.4 and later, `/v3/...`).
 
 ```text
- call(path, body) ─▶ the member that answered last ─▶ answer
-                       └ no answer in time, or it has no leader ─▶ Unreachable; the next call asks another
+ call(path, body) ─▶ the member that answered last ─▶ answer ─▶ ask: read
+                       └ no answer in time, none of this form, or it has no leader
+                           ─▶ Unreachable; the next call asks another
 ```
 
 Keys and values are base64, 64-bit numbers are texts (protobuf's JSON mapping). A call that ends in
@@ -12,11 +13,13 @@ Keys and values are base64, 64-bit numbers are texts (protobuf's JSON mapping). 
 import base64
 import json
 import ssl
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import aiohttp
 
+T = TypeVar("T")
 LARGEST_ANSWER = 64 << 20
 """Bytes; a page of records is below it."""
 TELL = 200
@@ -105,6 +108,14 @@ class Client:
         result = found.get("result", found)
         return result if isinstance(result, dict) else found
 
+    async def ask(self, path: str, body: Mapping[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
+        """Returns what `read` makes of the answer. Raises as `call`; one of another form counts as none."""
+        answer, member = await self.call(path, body), self.member
+        try:
+            return read(answer)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise self._next(member, f"an answer of another form ({error}): {str(answer)[:TELL]}") from None
+
     def _next(self, member: str, text: str) -> Unreachable:
         if self.member == member:
             self._at = (self._at + 1) % len(self._members)
@@ -115,6 +126,58 @@ class Client:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some keys in their order, with their values."""
+
+    pairs: dict[bytes, bytes]
+    more: bool
+    revision: str
+    """Of the store when it was read."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(len(key) + len(value) for key, value in self.pairs.items())
+
+    @property
+    def next(self) -> bytes:
+        """Where the next page begins, if there are more keys."""
+        return next(reversed(self.pairs)) + b"\0"
+
+
+def range_of(first: bytes, prefix: str, limit: int, revision: str = "0") -> dict[str, Any]:
+    """The body of `kv/range` for keys with a prefix, from one of them on."""
+    end = prefix_end(prefix)
+    return {"key": b64(first), "range_end": b64(end), "limit": str(limit), "revision": revision}
+
+
+def page_of(answer: dict[str, Any], first: bytes, prefix: str) -> Page:
+    """Reads the answer to `range_of`. Raises as `Client.ask` expects.
+
+    Keys ascend, and more of them follow at least one: so pages come to an end, whatever a member says.
+    """
+    found: dict[bytes, bytes] = {}
+    for pair in answer.get("kvs", []):
+        key = base64.b64decode(pair["key"], validate=True)
+        if not key.startswith(prefix.encode()) or key < first:
+            raise ValueError("a key out of its order")
+        first = key + b"\0"
+        found[key] = base64.b64decode(pair.get("value", ""), validate=True)
+    more = bool(answer.get("more"))
+    if more and not found:
+        raise ValueError("more keys, but none of them")
+    return Page(found, more, str(int(answer["header"]["revision"])))
+
+
+def first_pair(answer: dict[str, Any]) -> dict[str, Any]:
+    """Returns the first key of a range, empty if there is none. Raises as `Client.ask` expects."""
+    found: dict[str, Any] = answer["kvs"][0] if answer.get("kvs") else {}
+    if not isinstance(found, dict):
+        raise TypeError("a key that is no table")
+    return found
 
 
 def put(key: str, value: str | bytes, lease: str | None = None) -> dict[str, Any]:

@@ -6,32 +6,31 @@
                    └ no answer: asked again; sequence = n + 1 already: it was done the first time
 ```
 
-The sequence makes it harmless that a transaction whose answer was lost may be done later: it then finds
-another number, and changes nothing.
+How each transaction is done once: `fence.py`.
 """
 
 import asyncio
-import base64
+import logging
 import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from tidegate_controller.runtime.kept import Kept, Save
 from tidegate_controller.state import records
 from tidegate_controller.state.codec import Wrong
-from tidegate_controller.state.election import LEADER, SEQUENCE, Election
+from tidegate_controller.state.election import COMPLAIN, LEADER, SEQUENCE, Election, clock
 from tidegate_controller.state.etcd import (
     Client,
     EtcdError,
     Unreachable,
-    b64,
     delete,
-    get,
-    has_value,
-    is_created,
+    page_of,
     prefix_end,
     put,
+    range_of,
 )
+from tidegate_controller.state.fence import Fence, Outcome
 from tidegate_controller.state.store import Damaged, Fenced, Unwritable
 
 PAGE = 500
@@ -39,9 +38,14 @@ PAGE = 500
 MOST_RECORDS = 100_000
 LARGEST_RECORD = 32 << 20
 """Bytes of text, unpacked."""
+LARGEST_STATE = 256 << 20
+"""Bytes of all records, packed; and of their texts."""
 AGAIN = 0.1
 """s before a call is tried again."""
 FORMAT, RECORDS = "format", "records/"
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class Shared:
@@ -51,7 +55,7 @@ class Shared:
         """With `forget`, all records are deleted, and the state begins empty."""
         self.client, self._election, self._forget = client, election, forget
         self._prefix = election.prefix
-        self._sequence = 0
+        self._fence = Fence(self._prefix + LEADER, self._prefix + SEQUENCE)
         self._writer = records.Writer()
 
     @property
@@ -74,7 +78,7 @@ class Shared:
         try:
             if version is None or _unpacked(version) != str(records.FORMAT):
                 raise Wrong(f"`{FORMAT}` is not {records.FORMAT}, that of this version of the controller")
-            kept = records.kept({key: _unpacked(value) for key, value in found.items()})
+            kept = records.kept(_all_unpacked(found))
         except (Wrong, zlib.error) as error:
             raise Damaged(self.where, str(error)) from error
         if kept.network is not None:
@@ -84,29 +88,24 @@ class Shared:
     async def _pages(self, prefix: str) -> dict[str, bytes]:
         """All keys and values with a prefix, as of one moment."""
         found: dict[str, bytes] = {}
-        first, revision = prefix, "0"
+        first, revision, size = prefix.encode(), "0", 0
         while True:
-            answer = await self._ask(
-                "kv/range",
-                {
-                    "key": b64(first),
-                    "range_end": b64(prefix_end(prefix)),
-                    "limit": str(PAGE),
-                    "revision": revision,
-                },
-            )
+            read = partial(page_of, first=first, prefix=prefix)
+            page = await self._ask("kv/range", range_of(first, prefix, PAGE, revision), read)
             try:
-                revision = answer["header"]["revision"] if revision == "0" else revision
-                for pair in answer.get("kvs", []):
-                    first = base64.b64decode(pair["key"]).decode()
-                    found[first] = base64.b64decode(pair.get("value", ""))
-            except (ValueError, KeyError, TypeError) as error:
-                raise Damaged(self.where, f"a key or value that no controller has written: {error}") from None
-            if not answer.get("more"):
+                found |= {key.decode(): value for key, value in page.pairs.items()}
+            except UnicodeDecodeError as error:
+                raise Damaged(self.where, f"a key that no controller has written: {error}") from None
+            size += page.size
+            if size > LARGEST_STATE or len(found) > MOST_RECORDS:
+                raise Damaged(
+                    self.where,
+                    f"there are more than {MOST_RECORDS} records, or {LARGEST_STATE} bytes of them",
+                )
+            if not page.more:
                 return found
-            if len(found) > MOST_RECORDS:
-                raise Damaged(self.where, f"there are more than {MOST_RECORDS} records")
-            first += "\0"
+            first = page.next
+            revision = page.revision if revision == "0" else revision
 
     async def write(self, saves: Sequence[Save]) -> None:
         """Returns when etcd has all."""
@@ -120,34 +119,27 @@ class Shared:
         await self._commit(done)
 
     async def _commit(self, operations: list[dict[str, Any]]) -> None:
-        leader, sequence = self._prefix + LEADER, self._prefix + SEQUENCE
-        before, after = str(self._sequence), str(self._sequence + 1)
-        body = {
-            "compare": [is_created(leader, self._election.term), has_value(sequence, before)],
-            "success": [put(sequence, after), *operations],
-            "failure": [get(leader), get(sequence)],
-        }
-        answer = await self._ask("kv/txn", body)
-        if not answer.get("succeeded"):
-            leads, number = (one.get("response_range", {}).get("kvs", [{}])[0] for one in answer["responses"])
-            if str(leads.get("create_revision", "0")) != str(self._election.term):
-                raise Fenced(
-                    f"{self.where}: this controller led in term {self._election.term}; another one leads now"
-                    if leads
-                    else f"{self.where}: the lead of this controller has ended"
-                )
-            if number.get("value") != b64(after):
-                raise Fenced(f"{self.where}: another process writes in the name of this leader")
-        self._sequence += 1
+        term = self._election.term
+        body = self._fence.body(term, operations)
+        outcome = await self._ask("kv/txn", body, lambda answer: self._fence.outcome(term, answer))
+        if outcome == Outcome.OUT:
+            raise Fenced(f"{self.where}: this controller led in term {term}; another one leads now")
+        if outcome == Outcome.ENDED:
+            raise Fenced(f"{self.where}: the lead of this controller has ended")
+        if outcome == Outcome.FOREIGN:
+            raise Fenced(f"{self.where}: another process writes in the name of this leader")
 
-    async def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, path: str, body: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
         """Asks until there is an answer, or the lead is over."""
-        trouble = "nothing was asked yet"
+        trouble, told = "nothing was asked yet", clock()
         while self._election.holds:
             try:
-                return await self.client.call(path, body)
+                return await self.client.ask(path, body, read)
             except Unreachable as error:
                 trouble = str(error)
+                if clock() - told > COMPLAIN:
+                    told = clock()
+                    log.warning("the state waits: %s", error)
                 await asyncio.sleep(AGAIN)
             except EtcdError as error:
                 raise Unwritable(f"{self.where}: {error}") from error
@@ -162,6 +154,18 @@ class Shared:
 def _packed(text: str) -> bytes:
     """A record as it is written: etcd takes requests of at most 1.5 MiB."""
     return zlib.compress(text.encode(), 6)
+
+
+def _all_unpacked(found: dict[str, bytes]) -> dict[str, str]:
+    """Raises `Wrong`, `zlib.error`."""
+    texts: dict[str, str] = {}
+    size = 0
+    for key, value in found.items():
+        texts[key] = _unpacked(value)
+        size += len(texts[key])
+        if size > LARGEST_STATE:
+            raise Wrong(f"all records have more than {LARGEST_STATE} bytes")
+    return texts
 
 
 def _unpacked(data: bytes) -> str:

@@ -6,21 +6,21 @@
 ```
 
 A new database is made beside its place and renamed, so that an empty or half-made file in that place is
-always damage, never a beginning.
+always damage, never a beginning. While it is open the lock's file says so: after a crash, the write-ahead log
+has to be there.
 """
 
-import asyncio
 import fcntl
 import os
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
+from tidegate_controller.database import Thread, identity, transaction
+from tidegate_controller.owned import own
 from tidegate_controller.runtime.kept import Kept, Save
 from tidegate_controller.state import records
 from tidegate_controller.state.codec import Wrong
@@ -30,6 +30,8 @@ APPLICATION = 0x7469_6465
 """"tide", in the header of the file (SQLite, PRAGMA application_id)."""
 LARGEST_RECORD = 32 << 20
 """Bytes of text."""
+OPEN = b"open\n"
+"""What the lock's file says while there is a write-ahead log."""
 BESIDE = ("", "-wal", "-shm")
 """Files of a database."""
 ERRORS = 5
@@ -37,8 +39,6 @@ ERRORS = 5
 SYNCHRONOUS = "FULL"
 """Each transaction is on the disk when it is over, not only with the kernel."""
 PUT = "INSERT INTO records VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-
-T = TypeVar("T")
 
 
 class File:
@@ -49,7 +49,7 @@ class File:
         self.path = path
         self._forget = forget
         self._writer = records.Writer()
-        self._thread = ThreadPoolExecutor(1, "state")
+        self._thread = Thread("state")
         self._lock: int | None = None
         self._database: sqlite3.Connection | None = None
 
@@ -60,7 +60,7 @@ class File:
 
     async def load(self) -> Kept:
         """Takes the file, and returns what was kept."""
-        kept = await self._in_thread(self._load)
+        kept = await self._thread.do(self._load)
         if kept.network is not None:
             self._writer = records.Writer(kept.network.terms)
         return kept
@@ -69,18 +69,14 @@ class File:
         """Returns when all are on the disk."""
         operations = self._writer.operations(saves)
         try:
-            await self._in_thread(lambda: self._write(operations))
+            await self._thread.do(lambda: self._write(operations))
         except (sqlite3.Error, UnicodeError) as error:
             raise Unwritable(f"{self.where}: {error}; is the disk full, or gone?") from error
 
     async def close(self) -> None:
         """Closes the file, after a write that is under way."""
-        await self._in_thread(self._close)
-        self._thread.shutdown()
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        # A write that has begun is not given up: whether it is durable would be unknown.
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work))
+        await self._thread.do(self._close)
+        self._thread.end()
 
     # In the thread.
 
@@ -89,7 +85,10 @@ class File:
             self._take()
             if self._forget:
                 self._move_aside()
-            if not self.path.exists():
+            if self.path.exists():
+                self._check_log()
+            else:
+                self._mark(b"")
                 self._make()
         except (OSError, sqlite3.Error) as error:
             raise Unwritable(f"{self.where}: {error}; the folder must be there and writable") from error
@@ -104,15 +103,18 @@ class File:
             for key, value in found.items():
                 if not isinstance(value, str):
                     raise Damaged(self.where, f"record {key[:60]!r} is no text")
-            return records.kept(found)
+            kept = records.kept(found)
+            self._mark(OPEN)
+            return kept
         except Wrong as error:
             raise Damaged(self.where, str(error)) from error
         except (sqlite3.Error, UnicodeError) as error:
             raise Damaged(self.where, f"{error}") from error
+        except OSError as error:
+            raise Unwritable(f"{self.where}.lock: {error}") from error
 
     def _take(self) -> None:
-        folder = self.path.parent
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own(self.path.parent)
         lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,6 +125,32 @@ class File:
                 " of its own; several controllers of one network share their state by `[state] etcd`"
             ) from None
         self._lock = lock
+
+    def _check_log(self) -> None:
+        """Without its log, SQLite would show the state of some time before the crash."""
+        assert self._lock is not None
+        if os.pread(self._lock, len(OPEN), 0) == OPEN and not os.path.lexists(f"{self.path}-wal"):
+            raise Damaged(
+                self.where,
+                f"{self.path.name}-wal is missing, and the controller before has not ended cleanly: what it"
+                " kept last is lost. If the database is a whole copy from elsewhere, delete"
+                f" {self.path.name}.lock",
+            )
+
+    def _mark(self, text: bytes) -> None:
+        """Says whether there is a log: after it was made, and before it is deleted."""
+        assert self._lock is not None
+        self._sync_folder()
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, text, 0)
+        os.fsync(self._lock)
+
+    def _sync_folder(self) -> None:
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
     def _move_aside(self) -> None:
         aside = f"{self.path}.forgotten-{time.strftime('%Y%m%dT%H%M%S')}"
@@ -150,11 +178,7 @@ class File:
         finally:
             database.close()
         os.rename(new, self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        self._sync_folder()
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -170,10 +194,12 @@ class File:
             raise Damaged(self.where, f"{error}") from error
 
     def _check(self, database: sqlite3.Connection) -> None:
-        (application,) = database.execute("PRAGMA application_id").fetchone()
-        (version,) = database.execute("PRAGMA user_version").fetchone()
+        application, version = identity(database)
         if application != APPLICATION:
-            raise Damaged(self.where, "it is the database of another program")
+            raise Damaged(
+                self.where,
+                "it is the database of another program, or the store of keys: each has a file of its own",
+            )
         if version != records.FORMAT:
             raise Damaged(
                 self.where, f"it has format {version}, this version of the controller {records.FORMAT}"
@@ -187,21 +213,17 @@ class File:
     def _write(self, operations: Iterable[records.Operation]) -> None:
         database = self._database
         assert database is not None
-        database.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(database):
             for one in operations:
                 if isinstance(one, records.Put):
                     database.execute(PUT, (one.key, one.value))
                 else:
                     database.execute("DELETE FROM records WHERE key >= ? AND key < ?", (one.first, one.end))
-            database.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                database.execute("ROLLBACK")
-            raise
 
     def _close(self) -> None:
         if self._database is not None:
+            with suppress(OSError):
+                self._mark(b"")
             self._database.close()
             self._database = None
         if self._lock is not None:

@@ -1,8 +1,9 @@
 """The controller's certificate authority.
 
 ```text
- PKCS #10 ─▶ requested: signature, kind of key ─▶ sign(role, name) ─▶ certificate: CN = name, OU = role
-                └ else Problem                       ▲ the request's subject and extensions do not count
+ PKCS #10 ─▶ requested: signature, kind of key ─▶ sign(role, name) ─▶ certificate: CN = name, OU = role,
+                └ else Problem                       ▲                  serialNumber = a host's token, hashed
+                                                     └ the request's subject and extensions do not count
 ```
 
 X.509 as in RFC 5280, requests as in RFC 2986. One authority without others below it; serial
@@ -23,7 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tidegate_controller.trust.problem import Problem
 from tidegate_controller.trust.roll import Role
-from tidegate_controller.trust.secret import Secret, SecretError
+from tidegate_controller.trust.secret import DIGEST, Secret, SecretError
 
 LARGEST_REQUEST = 16384
 """Characters of a request."""
@@ -143,8 +144,15 @@ class Authority:
         now: float,
         lifetime: float,
         addresses: Sequence[str] = (),
+        token: str | None = None,
     ) -> Issued:
-        """Returns a certificate of `lifetime` s, and never longer than the authority's own."""
+        """Returns a certificate of `lifetime` s, and never longer than the authority's own.
+
+        `token` is the digest of the one by which a host was enrolled. `addresses` are the controller's alone:
+        clients take a server with the right address in its certificate for the controller.
+        """
+        if addresses and role != Role.CONTROLLER:
+            raise ValueError(f"a {role} has no addresses in its certificate")
         end = self._certificate.not_valid_after_utc.timestamp()
         expires = int(min(now + lifetime, end))
         number = x509.random_serial_number()
@@ -153,7 +161,7 @@ class Authority:
         if role in (Role.SWITCH, Role.CONTROLLER):
             purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
         builder = (
-            _begun(_name(name, role), self._certificate.subject, key, number, now, expires)
+            _begun(_name(name, role, token), self._certificate.subject, key, number, now, expires)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(digital_signature=True), critical=True)
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
@@ -194,13 +202,14 @@ def _begun(
     )
 
 
-def _name(name: str, unit: str) -> x509.Name:
-    return x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit),
-            x509.NameAttribute(NameOID.COMMON_NAME, name),
-        ]
-    )
+def _name(name: str, unit: str, token: str | None = None) -> x509.Name:
+    parts = [
+        x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit),
+        x509.NameAttribute(NameOID.COMMON_NAME, name),
+    ]
+    if token is not None:
+        parts.append(x509.NameAttribute(NameOID.SERIAL_NUMBER, token.removeprefix(DIGEST)))
+    return x509.Name(parts)
 
 
 def _usage(**used: bool) -> x509.KeyUsage:

@@ -7,6 +7,9 @@
 
 A token belongs to the first key that came with it: for an hour the same key gets its certificate again, since
 an answer can be lost. Another key is refused. That another one has come is told to the operator.
+
+The hash of the token is in the certificate, and in all that follow from it. So another token in the file ends
+all of them: also those that a thief has got by renewal.
 """
 
 import logging
@@ -57,7 +60,7 @@ class Enrolment:
                 raise Problem("unauthorized", f"the token is not the one of host {name}")
             await self._use(identity.token, name, fingerprint(key), now)
         authority = self._authority()
-        issued = authority.sign(Role.HOST, name, key, now, self._lifetime)
+        issued = authority.sign(Role.HOST, name, key, now, self._lifetime, token=identity.token)
         way = "its token" if identity.serial is None else f"certificate {identity.serial:x}"
         log.info("host %s: certificate %x by %s", name, issued.serial, way)
         return {

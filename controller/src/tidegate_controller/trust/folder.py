@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cryptography import x509
 
+from tidegate_controller.owned import own
 from tidegate_controller.trust import secret
 from tidegate_controller.trust.authority import Authority
 from tidegate_controller.trust.roll import OPERATOR, Role
@@ -85,13 +86,13 @@ class Token:
 
 def init(folder: Path, names: Sequence[str], hosts: Sequence[str], now: float) -> list[Token]:
     """Makes the folder's files. Raises `FileExistsError` before it writes any, or `OSError`."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    own(folder)
     tokens = [Token(host, secret.new_token()) for host in hosts]
-    authority, own = Authority.create(now)
+    authority, pair = Authority.create(now)
     server, _ = authority.pair(Role.CONTROLLER, SERVER, now, LIFETIME, names)
     files = {
-        "ca.key": own.key.reveal(),
-        "ca.pem": own.certificate.encode(),
+        "ca.key": pair.key.reveal(),
+        "ca.pem": pair.certificate.encode(),
         "server.key": server.key.reveal(),
         "server.pem": server.certificate.encode(),
         "operator.token": secret.new_token().encode() + b"\n",
@@ -124,7 +125,15 @@ def certificate(
     """
     if role == Role.SWITCH and name in OURS:
         raise SecretError(f"{name!r} is the name of a file of its own: call the switch otherwise")
+    own(folder)
+    if role != Role.CONTROLLER and addresses:
+        raise SecretError(
+            f"certificate: --name is for --server alone: a {role} with the controller's address in its"
+            " certificate would pass for the controller"
+        )
     authority = _load(folder)
+    if role == Role.SWITCH and (folder / "server.pem").exists() and name in names_in(folder / "server.pem"):
+        raise SecretError(f"{name!r} is the controller's own name: call the switch otherwise")
     stem = "server" if role == Role.CONTROLLER else OPERATOR if role == Role.OPERATOR else name
     paths = folder / f"{stem}.key", folder / f"{stem}.pem"
     if role == Role.CONTROLLER and not addresses and paths[1].exists():

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from tidegate_controller.trust.problem import Problem
-from tidegate_controller.trust.secret import digest
+from tidegate_controller.trust.secret import DIGEST, digest
 
 OPERATOR = "operator"
 """CN of operators' certificates; no host may have this name."""
@@ -36,7 +36,7 @@ class Member:
     """What a host of the file may have."""
 
     token: str | None = None
-    """`sha256:HEX` of its enrolment token; none: it cannot enrol."""
+    """`sha256:HEX` of its enrolment token; none: it cannot enrol, and its certificates count as they are."""
     segments: frozenset[int] = frozenset()
     """Whose keys it gets."""
 
@@ -65,27 +65,33 @@ class Roll:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who asks: by a certificate, whose serial number is known, or by a token, of which the digest is."""
+    """Who asks: by a certificate, if a serial number is known, else by a token."""
 
     role: Role
     name: str
     serial: int | None = None
     token: str | None = None
+    """`sha256:HEX` of the token that was shown, or by which the first of a host's certificates was got."""
 
 
 def names_of(certificate: Mapping[str, Any] | None) -> tuple[str, str, int]:
     """Returns CN, OU and serial number of what `ssl.SSLObject.getpeercert` gives. Raises `Problem`."""
     if not certificate:
         raise Problem("unauthorized", "no certificate was shown")
-    parts: dict[str, list[str]] = {}
-    for group in certificate.get("subject", ()):
-        for key, value in group:
-            parts.setdefault(key, []).append(str(value))
+    parts = _subject(certificate)
     names = parts.get("commonName", [])
     if len(names) != 1:
         raise Problem("unauthorized", f"the certificate has {len(names)} common names; one was expected")
     units = parts.get("organizationalUnitName", [])
     return names[0], units[0] if len(units) == 1 else "", int(certificate.get("serialNumber", "0"), 16)
+
+
+def _subject(certificate: Mapping[str, Any]) -> dict[str, list[str]]:
+    parts: dict[str, list[str]] = {}
+    for group in certificate.get("subject", ()):
+        for key, value in group:
+            parts.setdefault(key, []).append(str(value))
+    return parts
 
 
 def by_certificate(certificate: Mapping[str, Any] | None, roll: Roll) -> Identity:
@@ -100,9 +106,17 @@ def by_certificate(certificate: Mapping[str, Any] | None, roll: Roll) -> Identit
             "forbidden",
             f"the certificate of {name[:60]!r} is that of a {unit[:60] or 'stranger'}, not of a host",
         )
-    if name not in roll.members:
+    member = roll.members.get(name)
+    if member is None:
         raise Problem("forbidden", f"host {name[:60]!r} is not in the controller's configuration")
-    return Identity(Role.HOST, name, serial)
+    tokens = [DIGEST + value for value in _subject(certificate or {}).get("serialNumber", [])]
+    if member.token is not None and tokens != [member.token]:
+        raise Problem(
+            "forbidden",
+            f"the certificate {serial:x} of {name[:60]!r} follows from another token than the one in the"
+            " controller's configuration: enrol with that one",
+        )
+    return Identity(Role.HOST, name, serial, tokens[0] if tokens else None)
 
 
 def by_token(token: str, roll: Roll) -> Identity:

@@ -13,8 +13,11 @@ import secrets
 import stat
 from pathlib import Path
 
+from tidegate_controller.owned import belongs
+
 LARGEST = 1 << 16
 """Bytes of a file."""
+DIGEST = "sha256:"
 CREDENTIALS = "CREDENTIALS_DIRECTORY"
 """Where systemd puts the files of `LoadCredential=` (systemd.exec(5)); they belong to root, for each user."""
 
@@ -50,7 +53,7 @@ class Secret:
 
 def digest(token: str) -> str:
     """How a token is written in the configuration: `sha256:HEX`. Tokens are random, so no salt is needed."""
-    return "sha256:" + hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
+    return DIGEST + hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
 
 
 def new_token() -> str:
@@ -88,10 +91,7 @@ def read(path: Path) -> Secret:
                 mode = stat.S_IMODE(about.st_mode)
                 raise SecretError(f"{path} has mode {mode:04o}, so others reach it: chmod 600 {path}")
             if about.st_uid != os.geteuid():
-                raise SecretError(
-                    f"{path} belongs to user {about.st_uid}, not to the controller's, {os.geteuid()}:"
-                    f" chown {os.geteuid()} {path}"
-                )
+                raise SecretError(f"{path} {belongs(about.st_uid, path)}")
         value = file.read(LARGEST + 1)
     if len(value) > LARGEST:
         raise SecretError(f"{path} has more than {LARGEST} bytes: it is another file")

@@ -14,20 +14,21 @@ the sequence keeps the first one from being done later than the second.
 import base64
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from tidegate_controller.state.election import LEADER
 from tidegate_controller.state.etcd import (
     Client,
     EtcdError,
     Unreachable,
-    b64,
     get,
-    has_value,
     is_created,
-    prefix_end,
+    page_of,
     put,
+    range_of,
 )
+from tidegate_controller.state.fence import Fence, Outcome, is_another, two
 from tidegate_controller.trust.stores import Row, StoreError, Use
 
 GROUP = 100
@@ -37,6 +38,9 @@ LARGEST_GROUP = 1 << 20
 PAGE = 200
 ANOTHER = "another controller leads: certificates and keys are its business"
 MOST_ROWS = 100_000
+LARGEST = 64 << 20
+"""Bytes of all rows."""
+T = TypeVar("T")
 
 
 class SharedVault:
@@ -48,38 +52,33 @@ class SharedVault:
         self._leader, self._rings, self._used, self._sequence = (
             prefix + part for part in (LEADER, "trust/rings/", "trust/used/", "trust/sequence")
         )
-        self._count = 0
+        self._fence = Fence(self._leader, self._sequence)
 
     async def load(self) -> list[Row]:
         """Returns all rows; what is written from now on is in the name of this leader."""
-        body = {"compare": [self._leads()], "success": [put(self._sequence, "0")], "failure": []}
-        if not (await self._call("kv/txn", body)).get("succeeded"):
+        body = {"compare": [self._leads()], "success": [self._fence.begin()], "failure": []}
+        if not await self._ask("kv/txn", body, lambda answer: bool(answer.get("succeeded"))):
             raise StoreError(ANOTHER)
-        self._count = 0
         found: list[Row] = []
-        first, end = self._rings, prefix_end(self._rings)
+        first, size = self._rings.encode(), 0
         while True:
-            answer = await self._call(
-                "kv/range", {"key": b64(first), "range_end": b64(end), "limit": str(PAGE)}
-            )
-            for pair in answer.get("kvs", []):
-                key, row = self._row(pair)
-                found.append(row)
-                first = key + "\0"
-            if not answer.get("more"):
+            read = partial(page_of, first=first, prefix=self._rings)
+            page = await self._ask("kv/range", range_of(first, self._rings, PAGE), read)
+            found += [self._row(key, value) for key, value in page.pairs.items()]
+            size += page.size
+            if len(found) > MOST_ROWS or size > LARGEST:
+                raise StoreError(f"{self._rings} in etcd: more than {MOST_ROWS} rows, or {LARGEST} bytes")
+            if not page.more:
                 return found
-            if len(found) > MOST_ROWS:
-                raise StoreError(f"{self._rings} in etcd: more than {MOST_ROWS} rows")
+            first = page.next
 
-    def _row(self, pair: dict[str, Any]) -> tuple[str, Row]:
+    def _row(self, key: bytes, text: bytes) -> Row:
         try:
-            key = base64.b64decode(pair["key"], validate=True).decode()
-            value = json.loads(base64.b64decode(pair["value"], validate=True))
-            segment = int(key.removeprefix(self._rings))
-            return key, Row(
-                segment, int(value["generation"]), base64.b64decode(value["sealed"], validate=True)
-            )
-        except (ValueError, KeyError, TypeError) as error:
+            value = json.loads(text)
+            segment = int(key.decode().removeprefix(self._rings))
+            sealed = base64.b64decode(value["sealed"], validate=True)
+            return Row(segment, int(value["generation"]), sealed)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreError(
                 f"{self._rings} in etcd: a row that no controller has written: {error}"
             ) from None
@@ -100,23 +99,16 @@ class SharedVault:
             await self._write(group)
 
     async def _write(self, operations: list[dict[str, Any]]) -> None:
-        body = {
-            "compare": [self._leads(), has_value(self._sequence, str(self._count))],
-            "success": [put(self._sequence, str(self._count + 1)), *operations],
-            "failure": [get(self._leader), get(self._sequence)],
-        }
-        answer = await self._call("kv/txn", body)
-        if answer.get("succeeded"):
-            self._count += 1
-            return
-        leader, sequence = _pairs(answer)
-        if str(leader.get("create_revision")) != str(self._term()):
+        term = self._leading()
+        body = self._fence.body(term, operations)
+        outcome = await self._ask("kv/txn", body, lambda answer: self._fence.outcome(term, answer))
+        if outcome in (Outcome.OUT, Outcome.ENDED):
             raise StoreError(ANOTHER)
-        if sequence.get("value") == b64(str(self._count + 1)):
+        if outcome == Outcome.REPEATED:
             # Written, but with keys that this process has given up.
-            self._count += 1
             raise StoreError("etcd: an earlier transaction was done without an answer; it is written anew")
-        raise StoreError(f"etcd: {self._sequence} is not as this controller has written it")
+        if outcome == Outcome.FOREIGN:
+            raise StoreError(f"etcd: {self._sequence} is not as this controller has written it")
 
     async def first(self, mark: str, by: str, at: float) -> Use:
         """Returns the first use of a mark."""
@@ -126,11 +118,13 @@ class SharedVault:
             "success": [put(key, json.dumps({"by": by, "at": at}))],
             "failure": [get(self._leader), get(key)],
         }
-        answer = await self._call("kv/txn", body)
-        if answer.get("succeeded"):
+        found = await self._ask(
+            "kv/txn", body, lambda answer: None if answer.get("succeeded") else two(answer)
+        )
+        if found is None:
             return Use(by, at)
-        leader, used = _pairs(answer)
-        if str(leader.get("create_revision")) != str(self._term()):
+        leader, used = found
+        if is_another(leader, self._term()):
             raise StoreError(ANOTHER)
         try:
             value = json.loads(base64.b64decode(used["value"], validate=True))
@@ -138,27 +132,21 @@ class SharedVault:
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise StoreError(f"{self._used} in etcd: not as a controller has written it: {error}") from None
 
-    def _leads(self) -> dict[str, Any]:
+    def _leading(self) -> int:
         term = self._term()
         if not term:
             raise StoreError("this controller does not lead")
-        return is_created(self._leader, term)
+        return term
 
-    async def _call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _leads(self) -> dict[str, Any]:
+        return self._fence.leads(self._leading())
+
+    async def _ask(self, path: str, body: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
         try:
-            return await self._client.call(path, body)
+            return await self._client.ask(path, body, read)
         except (Unreachable, EtcdError) as error:
             raise StoreError(f"etcd: {error}") from None
 
     async def close(self) -> None:
         """Closes connections."""
         await self._client.close()
-
-
-def _pairs(answer: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The two keys of a transaction that was not done; empty where there is none."""
-    try:
-        one, other = (part.get("response_range", {}).get("kvs", []) for part in answer["responses"])
-        return (one or [{}])[0], (other or [{}])[0]
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise StoreError(f"etcd: an answer of another form: {error}") from None

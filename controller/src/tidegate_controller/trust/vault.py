@@ -4,22 +4,22 @@
  load, save, first ─▶ queue ─▶ thread: one transaction each, synchronous=FULL ─▶ FILE (WAL)
 ```
 
-Nothing in it needs to be read by another user; it is made with mode 0600.
+Nothing in it needs to be read by another user: it is made with mode 0600, and its folder with 0700.
 """
 
-import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self, TypeVar
 
+from tidegate_controller.database import Thread, identity, transaction
+from tidegate_controller.owned import own
 from tidegate_controller.trust.stores import Row, StoreError, Use
 
 T = TypeVar("T")
-APPLICATION = 0x74696465
-"""`PRAGMA application_id`: "tide"."""
+APPLICATION = 0x74696B65
+"""`PRAGMA application_id`: "tike", another one than that of the state."""
 FORMAT = 1
 TABLES = """
 CREATE TABLE ring (segment INTEGER PRIMARY KEY, generation INTEGER NOT NULL, sealed BLOB NOT NULL) STRICT;
@@ -32,7 +32,7 @@ class Vault:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vault")
+        self._thread = Thread("vault")
         self._base: sqlite3.Connection | None = None
         self._closed = False
 
@@ -81,54 +81,51 @@ class Vault:
                 self._base.close()
                 self._base = None
 
-        await asyncio.get_running_loop().run_in_executor(self._thread, end)
-        self._thread.shutdown(wait=False)
+        await self._thread.do(end)
+        self._thread.end()
 
     async def _do(self, work: Callable[[], T]) -> T:
         if self._closed:
             raise StoreError(f"{self._path} is closed")
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            return await self._thread.do(work)
         except (sqlite3.Error, OSError, OverflowError) as error:
             raise StoreError(f"{self._path}: {error}") from None
 
     def _begin(self) -> None:
         try:
+            own(self._path.parent)
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         except OSError as error:
-            raise StoreError(f"{self._path} cannot be opened: {error.strerror}") from None
+            raise StoreError(
+                f"{self._path} cannot be opened: {error.strerror or error}; the folder has to belong"
+                " to the controller's user, or name another file in keys.store"
+            ) from None
         if self._path.stat().st_mode & 0o077:
             raise StoreError(f"{self._path} is reached by others: chmod 600 {self._path}")
         # Each statement is a transaction but those of `_write`.
         self._base = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5)
         self._execute("PRAGMA synchronous=FULL")
-        application, version = (self._number(f"PRAGMA {name}") for name in ("application_id", "user_version"))
-        if (application, version) == (0, 0) and not self._number("SELECT count(*) FROM sqlite_master"):
+        found = identity(self._base)
+        if found == (0, 0) and not self._execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             self._execute("PRAGMA journal_mode=WAL")
             about = f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={FORMAT};"
             self._base.executescript(f"BEGIN IMMEDIATE; {TABLES} {about} COMMIT;")
-        elif (application, version) != (APPLICATION, FORMAT):
+        elif found != (APPLICATION, FORMAT):
             raise StoreError(
-                f"{self._path} is another program's, or of another version: name another file in keys.store"
+                f"{self._path} is no store of keys of this version (is it the file of `[state]`?):"
+                " name another file in keys.store"
             )
-        elif (found := self._execute("PRAGMA quick_check").fetchone()[0]) != "ok":
-            raise StoreError(f"{self._path} is damaged: {str(found)[:200]}; restore it from a copy")
+        elif (fault := self._execute("PRAGMA quick_check").fetchone()[0]) != "ok":
+            raise StoreError(f"{self._path} is damaged: {str(fault)[:200]}; restore it from a copy")
 
     def _execute(self, text: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         if self._base is None:
             raise StoreError(f"{self._path} is closed")
         return self._base.execute(text, values)
 
-    def _number(self, text: str) -> int:
-        return int(self._execute(text).fetchone()[0])
-
     def _write(self, text: str, rows: Sequence[tuple[object, ...]]) -> None:
-        self._execute("BEGIN IMMEDIATE")
-        assert self._base is not None
-        try:
+        if self._base is None:
+            raise StoreError(f"{self._path} is closed")
+        with transaction(self._base):
             self._base.executemany(text, rows)
-            self._base.execute("COMMIT")
-        except BaseException:
-            if self._base.in_transaction:
-                self._base.execute("ROLLBACK")
-            raise

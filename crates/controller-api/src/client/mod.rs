@@ -3,8 +3,8 @@
 //! ```text
 //!  Settings: URLs, CA, token or certificate, deadlines ──▶ Client
 //!  operation ─▶ the URL that led last, then the others ─▶ answer (bounded) ─▶ its type
-//!                 │ `standby` names the leader: asked at once, one time        Error: Unreachable, Problem, Broken
-//!                 └ not reached, or no answer: the next URL
+//!                 │ `standby` names the leader: asked next, if it is one of the URLs
+//!                 └ not reached, or no answer: the next URL                  Error: Unreachable, Problem, Broken
 //! ```
 //!
 //! Blocking, for any number of threads. Connections are kept alive. No proxy, no redirect, and no CA but the given one
@@ -60,7 +60,7 @@ pub struct Client {
 /// What one controller said.
 enum Said {
     Done(Vec<u8>),
-    Standby(Problem, Option<Url>),
+    Standby(Problem),
 }
 
 impl Client {
@@ -84,21 +84,27 @@ impl Client {
     fn ask(&self, call: &Call) -> Result<Vec<u8>, Error> {
         let mut waiting = self.candidates();
         waiting.reverse();
-        let (mut followed, mut standby, mut attempts) = (false, None, Vec::new());
-        let mut broken = None;
+        let (mut standby, mut broken, mut attempts) = (None, None, Vec::new());
         while let Some(url) = waiting.pop() {
             match self.ask_one(&url, call) {
                 Ok(Said::Done(answer)) => {
                     self.remember(Some(url));
                     return Ok(answer);
                 }
-                Ok(Said::Standby(problem, leader)) => {
-                    standby = Some(Error::Problem { problem, status: 503, retry_after: None });
-                    if let Some(leader) = leader.filter(|leader| !followed && *leader != url) {
-                        followed = true;
-                        waiting.retain(|other| *other != leader);
-                        waiting.push(leader);
+                Ok(Said::Standby(mut problem)) => {
+                    let leader = problem.leader.as_deref().and_then(|text| Url::parse(text).ok());
+                    if let Some(leader) = leader {
+                        // A URL that only an answer names would get the token, or hide the true leader.
+                        if !self.urls.contains(&leader) {
+                            problem.message += &format!(
+                                "; {leader} is none of the controllers that are asked here: add it to their URLs"
+                            );
+                        } else if let Some(at) = waiting.iter().position(|other| *other == leader) {
+                            let leader = waiting.remove(at);
+                            waiting.push(leader);
+                        }
                     }
+                    standby = Some(Error::Problem { problem, status: 503, retry_after: None });
                 }
                 Err(Error::Unreachable { attempts: one }) => attempts.extend(one),
                 Err(error @ Error::Broken { .. }) if call.repeatable => broken = broken.or(Some(error)),
@@ -140,10 +146,7 @@ impl Client {
             ))
         })?;
         if problem.code == ProblemCode::Standby {
-            // A leader without TLS would get the token of those who ask with it.
-            let leader = problem.leader.as_deref().and_then(|text| Url::parse(text).ok());
-            let leader = leader.filter(|leader| leader.is_tls() || !url.is_tls());
-            return Ok(Said::Standby(problem, leader));
+            return Ok(Said::Standby(problem));
         }
         Err(Error::Problem { problem, status: status.as_u16(), retry_after: retry_after(&response) })
     }

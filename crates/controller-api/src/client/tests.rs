@@ -136,7 +136,8 @@ fn names_are_encoded_and_bodies_are_sent() {
 fn a_standby_names_the_leader_which_is_remembered() {
     let leader = Fake::says("200 OK", HEALTH);
     let other = Fake::says("503 Service Unavailable", standby(Some(&leader.url)));
-    let client = client(&[&other.url]);
+    let away = unused();
+    let client = client(&[&other.url, &away, &leader.url]);
     for _ in 0..3 {
         assert!(client.health().unwrap().leader);
     }
@@ -144,7 +145,18 @@ fn a_standby_names_the_leader_which_is_remembered() {
 }
 
 #[test]
-fn a_leader_is_followed_once() {
+fn a_leader_that_no_setting_names_is_not_asked() {
+    let thief = Fake::says("200 OK", HEALTH);
+    let other = Fake::says("503 Service Unavailable", standby(Some(&thief.url)));
+    let error = client(&[&other.url]).health().unwrap_err();
+    let expected =
+        format!("{} is none of the controllers that are asked here: add it to their URLs", thief.url);
+    assert!(error.to_string().contains(&expected), "{error}");
+    assert_eq!((other.count(), thief.count()), (1, 0));
+}
+
+#[test]
+fn each_controller_is_asked_once() {
     // Each says that the other one leads.
     let (first, second) =
         (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
@@ -167,7 +179,7 @@ fn a_leader_is_followed_once() {
             }
         });
     }
-    let error = client(&[&urls[0]]).health().unwrap_err();
+    let error = client(&[&urls[0], &urls[1]]).health().unwrap_err();
     assert!(
         matches!(&error, Error::Problem { problem, .. } if problem.code == ProblemCode::Standby),
         "{error:?}"

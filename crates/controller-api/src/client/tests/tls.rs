@@ -2,7 +2,9 @@
 
 use super::super::{Client, Error, Identity, Settings};
 use super::{HEALTH, answer, request};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -34,16 +36,29 @@ impl Authority {
         let parameters = CertificateParams::new([name.to_owned()]).unwrap();
         (parameters.signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())
     }
+
+    /// Returns a certificate that has its name as the common name alone, as that of a switch, and its key.
+    fn without_addresses(&self, name: &str) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let mut parameters = CertificateParams::default();
+        parameters.distinguished_name.push(DnType::CommonName, name);
+        parameters.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+        (parameters.signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())
+    }
 }
 
-/// Starts a controller with a certificate for 127.0.0.1 that wants one of clients, too; returns its URL.
+/// Starts a controller with a certificate for a name or an address that wants one of clients, too; returns its URL.
 fn controller(authority: &Authority, name: &str) -> String {
+    controller_with(authority, authority.certificate(name))
+}
+
+fn controller_with(authority: &Authority, (certificate, key): (String, String)) -> String {
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(&authority.pem()).unwrap()).unwrap();
     let clients =
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build().unwrap();
-    let (certificate, key) = authority.certificate(name);
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -106,6 +121,14 @@ fn both_sides_are_known_by_the_given_authority_alone() {
 fn the_name_in_the_certificate_counts() {
     let ours = Authority::new();
     tls_fault(ask(&controller(&ours, "127.0.0.2"), &ours, Some(&ours)));
+}
+
+#[test]
+fn a_switch_cannot_pose_as_the_controller() {
+    let ours = Authority::new();
+    for name in ["127.0.0.1", "s1"] {
+        tls_fault(ask(&controller_with(&ours, ours.without_addresses(name)), &ours, Some(&ours)));
+    }
 }
 
 #[test]

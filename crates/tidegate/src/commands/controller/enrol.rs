@@ -67,6 +67,12 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         }
     }
     let settings = settings.settings()?;
+    if let Some(url) = settings.urls.iter().find(|url| url.to_ascii_lowercase().starts_with("http:")) {
+        return Err(Failure::usage(format!(
+            "{} has no TLS, so others could read the token on its way: name the controller by https://",
+            visible(url)
+        )));
+    }
     let client = Client::new(&settings).map_err(Failure::usage)?;
     let key = if args.renew { new_key()? } else { kept_key(&folder)? };
     let request = signing_request(&args.host, &key)?;
