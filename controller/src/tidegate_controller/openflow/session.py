@@ -9,8 +9,9 @@
 
 Nothing here waits for another switch. A switch that is deaf or too slow loses its session: each barrier has
 to be answered within `Limits.answer` seconds after it was sent or the one before it was answered, and each
-request within as many seconds after it was sent or its last part came. Changes wait for room in the outbox
-and for earlier barriers; single frames are dropped, and counted, when there is no room.
+request within as many seconds after it was sent or its last part came; all parts within `Limits.whole`
+seconds. Changes wait for room in the outbox and for earlier barriers; single frames are dropped, and counted,
+when there is no room.
 """
 
 import asyncio
@@ -49,6 +50,10 @@ SLICE = 64
 
 PORTS_DELAY = 0.005
 """Seconds in which reports about ports are gathered."""
+PORTS_AT_ONCE = 20
+"""Changes of ports that are told as they come."""
+PORTS_LATER = 0.5
+"""Seconds of the same, above the allowance."""
 
 T = TypeVar("T")
 
@@ -133,6 +138,7 @@ class _Request:
     answer: asyncio.Future[list[bytes]]
     since: float
     """When it was sent, or its last part came."""
+    sent: float
     part: int | None = None
     """Type of its parts, if there are any."""
     parts: list[bytes] = field(default_factory=list)
@@ -170,6 +176,9 @@ class Session:
         self._allowance = Allowance(self.limits.switch_packets)
         self._port_allowances: dict[int, Allowance] = {}
         self._ports_timer: asyncio.TimerHandle | None = None
+        self._ports_told = Allowance(self.limits.port_reports, PORTS_AT_ONCE)
+        self.may: Callable[[], bool] = lambda: True
+        """Asked before each change: whether this controller may still make it."""
         # Waiting writers are woken at half of it, so they do not alternate with the switch byte by byte.
         writer.transport.set_write_buffer_limits(high=self.limits.outbox, low=self.limits.outbox // 2)
 
@@ -289,6 +298,9 @@ class Session:
         now = self._loop.time()
         due = [self._barrier_since] * len(self._chunks)
         due += [request.since for request in self._requests.values()]
+        if any(now - request.sent > self.limits.whole for request in self._requests.values()):
+            self.lose(f"an answer was not whole within {self.limits.whole:g} s")
+            return
         if due and now - min(due) > self.limits.answer:
             late = f"no answer for {self.limits.answer:g} s"
             self.lose(f"{late}: {len(due)} are due, and {self.waiting} bytes wait unread")
@@ -335,6 +347,9 @@ class Session:
         index, rest = 0, iter(messages)
         while chunk := list(islice(rest, CHUNK)):
             await self._wait_for_room()
+            if not self.may():
+                self.lose("another controller may lead by now: nothing more is changed")
+                self._check()
             self._write_chunk(chunk, index, update)
             index += len(chunk)
         update.complete = True
@@ -376,7 +391,8 @@ class Session:
         """
         async with self._asking:
             await self._wait_for_room()
-            request = _Request(kind, self._loop.create_future(), self._loop.time(), part)
+            now = self._loop.time()
+            request = _Request(kind, self._loop.create_future(), now, now, part)
             xid = self._write(message)
             self._requests[xid] = request
             try:
@@ -421,7 +437,11 @@ class Session:
     async def role(self, role: Role, generation: int) -> Role:
         """Takes a role; returns the one the switch gave. `RequestRefused` if the generation is an old one."""
         (data,) = await self._ask(codec.role_request(role, generation), of.OFPT_ROLE_REPLY)
-        given, _ = replies.role(Message(of.OFPT_ROLE_REPLY, 0, data))
+        try:
+            given, _ = replies.role(Message(of.OFPT_ROLE_REPLY, 0, data))
+        except Malformed as error:
+            self.lose(str(error))
+            raise SessionLost(str(error)) from error
         return Role(given) if given in {int(known) for known in Role} else Role.EQUAL
 
     async def alive(self, within: float) -> bool:
@@ -433,7 +453,8 @@ class Session:
         return future.done() and self.lost is None
 
     def _ask_echo(self) -> asyncio.Future[list[bytes]]:
-        request = _Request(of.OFPT_ECHO_REPLY, self._loop.create_future(), self._loop.time())
+        now = self._loop.time()
+        request = _Request(of.OFPT_ECHO_REPLY, self._loop.create_future(), now, now)
         self._requests[self._write(codec.ECHO_REQUEST)] = request
         return request.answer
 
@@ -543,7 +564,9 @@ class Session:
             self._port_allowances.pop(port.number, None)
         # Many reports at once are told as one; a flood of them costs the rest of the controller little.
         if self._ports_timer is None and self._timer is not None:
-            self._ports_timer = self._loop.call_later(PORTS_DELAY, self._tell_ports)
+            soon = self._ports_told.take(self._loop.time())
+            delay = PORTS_DELAY if soon else PORTS_LATER
+            self._ports_timer = self._loop.call_later(delay, self._tell_ports)
 
     def _tell_ports(self) -> None:
         self._ports_timer = None
