@@ -161,6 +161,32 @@ def test_statistics_move_a_path_before_frames_are_late(world: World) -> None:
     assert world.core.engine.paths["h0/v2>r"].route.links != large.route.links
 
 
+def test_a_port_that_drops_frames(world: World) -> None:
+    """Its paths go another way, one in each hold time, before any frame is late; without one, all stays."""
+    world.ask(request())
+    world.settle()
+    path = world.core.engine.paths["h0/v>r"]
+    port = Port.parse(path.route.links[1].partition(">")[0])
+    world.event(ev.Dropped(Port("s9", 77), 5))
+    world.now += 10
+    world.event(ev.Dropped(port, 5))
+    world.settle()
+    assert verdicts(world)[-1] == Verdict.MOVED
+    assert world.decisions[-1].cause == f"{port}: the port dropped 5 frames"
+    moved = world.core.engine.paths["h0/v>r"]
+    assert path.route.links[1] not in moved.route.links
+    count = len(world.decisions)
+    world.event(ev.Dropped(port, 5))
+    assert len(world.decisions) == count
+    world.now += 10
+    last = Port.parse(moved.route.links[-1].partition(">")[0])
+    world.event(ev.Dropped(last, 5))
+    world.event(ev.Dropped(last, 5))
+    assert verdicts(world)[-1] == Verdict.KEPT
+    assert len(world.decisions) == count + 1
+    world.check()
+
+
 @pytest.mark.parametrize("allowed", [(), ("rate",), ("level",), ("route",), ("level", "route")])
 def test_remedies_that_are_left_out(allowed: tuple[str, ...]) -> None:
     """Late frames and short queues lead to what the operator allows, and to nothing else."""

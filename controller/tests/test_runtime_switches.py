@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from apis import Quick
-from fake_switch import FakeSwitch, message
+from fake_switch import FakeSwitch, message, multipart
 from openflow_bench import PATIENCE, bench, run
 from os_ken.ofproto import ofproto_v1_3 as of
 from test_outbox import Slow
@@ -16,7 +16,10 @@ from test_standby import Voted
 from tidegate_controller import events as ev
 from tidegate_controller.config import Config, parse
 from tidegate_controller.decide.move import Update
+from tidegate_controller.model.intent import Queue, SwitchIntent
 from tidegate_controller.model.paths import FlowKey, PathRequest, PathState
+from tidegate_controller.model.topology import Port
+from tidegate_controller.runtime import sampling
 from tidegate_controller.runtime import switch as switches
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.loop import Runtime
@@ -44,6 +47,16 @@ def configuration(count: int) -> Config:
         text.append(f'[hosts.h{n}]\nport = "s{n}:1"\naddress = "10.0.0.{n}"\nmac = "02:00:00:00:00:{n:02x}"')
         text += [f'[[links]]\nbetween = ["s{n - 1}:3", "s{n}:2"]'] * (n > 1)
     return parse("\n".join(text), "f")
+
+
+def queue_counters(port: int, queue: int, errors: int) -> bytes:
+    """As OpenFlow has them."""
+    return struct.pack("!IIQQQII", port, queue, 0, 0, errors, 0, 0)
+
+
+def port_counters(port: int, dropped: int) -> bytes:
+    """As OpenFlow has them."""
+    return struct.pack("!I4x6Q", port, 0, 0, 0, 0, 0, dropped) + bytes(56)
 
 
 def request(source: str, target: str) -> PathRequest:
@@ -130,6 +143,39 @@ def test_an_order_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
             assert "an order was not done within 0.2 s" in reason
             one.down(reason)
             assert told == [ev.SwitchFailed("s1", ticket, reason) for ticket in tickets]
+
+    run(test)
+
+
+def test_drops_of_ports_and_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ours only, and what is new; a counter that is unknown, or begins anew, tells nothing."""
+    monkeypatch.setattr(sampling, "SAMPLES", 0.01)
+
+    async def test() -> None:
+        async with bench() as at:
+            switch, session = await at.join()
+            told: list[ev.Event] = []
+            intent = SwitchIntent(queues={1: (Queue(1, 1, 1, 1, 1),), 2: (Queue(1, 1, 1, 1, 1),)})
+            task = asyncio.create_task(sampling.Sampling({"s1": intent}, told.append).run("s1", session))
+            for drops in (7, 7, 9, 2, 3):
+                for kind in (of.OFPMP_QUEUE, of.OFPMP_PORT_STATS):
+                    xid, _ = await switch.read_until(of.OFPT_MULTIPART_REQUEST)
+                    if kind == of.OFPMP_QUEUE:
+                        entries = b"".join(queue_counters(port, 1, drops) for port in (1, 9))
+                    else:
+                        counted = {1: drops, 2: sampling.UNKNOWN, 9: 5 * drops}
+                        entries = b"".join(port_counters(*one) for one in counted.items())
+                    switch.write(multipart(kind, xid, entries))
+            await switch.read()
+            task.cancel()
+            sampled = [event.samples for event in told if isinstance(event, ev.Sampled)]
+            assert [[(one.port, one.drops) for one in some] for some in sampled] == [
+                [(Port("s1", 1), drops)] for drops in (7, 7, 9, 2, 3)
+            ]
+            assert [event for event in told if isinstance(event, ev.Dropped)] == [
+                ev.Dropped(Port("s1", 1), 2),
+                ev.Dropped(Port("s1", 1), 1),
+            ]
 
     run(test)
 

@@ -78,7 +78,7 @@ class Core:
         engine.set_queues()
         return engine.effects
 
-    def handle(self, event: ev.Event, now: float) -> list[ev.Effect]:
+    def handle(self, event: ev.Event, now: float) -> list[ev.Effect]:  # noqa: PLR0912 - one for each event
         """What is to be done after an event."""
         engine = self.engine
         engine.effects, engine.now = [], now
@@ -91,6 +91,8 @@ class Core:
                 reactions.missed(engine, event)
             case ev.Sampled():
                 reactions.sampled(engine, event.samples)
+            case ev.Dropped():
+                reactions.dropped(engine, event)
             case ev.TopologyChanged():
                 self._changed(event)
             case ev.SwitchDone():

@@ -80,6 +80,15 @@ class Sampled:
 
 
 @dataclass(frozen=True)
+class Dropped:
+    """A port has dropped frames that no queue has: all its paths are in danger."""
+
+    port: Port
+    frames: int
+    """Since the look before."""
+
+
+@dataclass(frozen=True)
 class TopologyChanged:
     """All that works now, and terms of links that may be new."""
 
@@ -136,6 +145,7 @@ Event = (
     | Released
     | Missed
     | Sampled
+    | Dropped
     | TopologyChanged
     | SwitchDone
     | SwitchFailed
