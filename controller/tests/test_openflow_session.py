@@ -15,8 +15,9 @@ from tidegate_controller.model.intent import OURS, Match, Output, Rule, Table
 from tidegate_controller.openflow import codec, sync
 from tidegate_controller.openflow.change import Change
 from tidegate_controller.openflow.limits import Limits
+from tidegate_controller.openflow.requests import RequestRefused
 from tidegate_controller.openflow.server import Event, PacketIn, PortsChanged, SwitchDown, SwitchUp
-from tidegate_controller.openflow.session import CHUNK, RequestRefused, Role, Session, SessionLost
+from tidegate_controller.openflow.session import CHUNK, Role, Session, SessionLost
 
 
 def changes(count: int) -> list[bytes]:

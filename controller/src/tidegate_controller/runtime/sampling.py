@@ -17,7 +17,8 @@ from tidegate_controller import events as ev
 from tidegate_controller.model.intent import SwitchIntent
 from tidegate_controller.model.topology import Port
 from tidegate_controller.openflow.replies import PortCounters, QueueCounters
-from tidegate_controller.openflow.session import RequestRefused, Session
+from tidegate_controller.openflow.requests import RequestRefused
+from tidegate_controller.openflow.session import Session
 
 SAMPLES = 1.0
 """s between two looks."""

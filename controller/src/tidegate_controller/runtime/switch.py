@@ -20,7 +20,8 @@ from tidegate_controller import events as ev
 from tidegate_controller.core import BASIS
 from tidegate_controller.openflow import sync
 from tidegate_controller.openflow.limits import Allowance
-from tidegate_controller.openflow.session import RequestRefused, Session, SessionLost
+from tidegate_controller.openflow.requests import RequestRefused
+from tidegate_controller.openflow.session import Session, SessionLost
 
 log = logging.getLogger(__name__)
 
