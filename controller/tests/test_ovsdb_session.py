@@ -11,6 +11,7 @@ import pytest
 
 from tidegate_controller.model.intent import Queue, SwitchIntent
 from tidegate_controller.ovsdb import connection, session
+from tidegate_controller.ovsdb.connection import Connection
 from tidegate_controller.ovsdb.events import Changed, Connected, Event, Left, LinkDown, LinkUp, Lost, NotSet
 from tidegate_controller.ovsdb.framing import MOST_MESSAGE
 from tidegate_controller.ovsdb.session import Database, NotInForce
@@ -444,6 +445,19 @@ def test_a_lead_that_is_over_writes_nothing(tmp_path: Path) -> None:
     events = run(tmp_path, behave, until)
     assert not asked
     assert "another controller may lead" in next(e.reason for e in events if isinstance(e, NotSet))
+
+
+def test_a_fault_while_connecting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told and tried again, and ends nothing else."""
+
+    async def broken(*_: object) -> Connection:
+        raise LookupError("no such field")
+
+    async def behave(peer: Peer) -> None:
+        del peer
+
+    monkeypatch.setattr(session, "opened", broken)
+    assert reason(run(tmp_path, behave, lost)) == "no such field"
 
 
 def test_lines_about_a_database_are_bounded(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ from test_standby import Voted
 
 from tidegate_controller import events as ev
 from tidegate_controller.config import Config, parse
+from tidegate_controller.decide.basis import Phase
 from tidegate_controller.decide.move import Update
 from tidegate_controller.model.intent import Queue, SwitchIntent
 from tidegate_controller.model.paths import FlowKey, PathRequest, PathState
@@ -143,6 +144,37 @@ def test_an_order_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
             assert "an order was not done within 0.2 s" in reason
             one.down(reason)
             assert told == [ev.SwitchFailed("s1", ticket, reason) for ticket in tickets]
+
+    run(test)
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_switch_that_drips_holds_up_no_other(monkeypatch: pytest.MonkeyPatch, deaf: bool) -> None:
+    """One answers nothing, or without end; rules of the others follow the topology all the same."""
+    monkeypatch.setattr(switches, "ORDER", 0.5)
+
+    async def drip(switch: FakeSwitch) -> None:
+        try:
+            while True:
+                kind, xid, body = await switch.read()
+                while not deaf and kind == of.OFPT_MULTIPART_REQUEST:
+                    switch.write(multipart(int.from_bytes(body[:2]), xid, b"", more=True))
+                    await asyncio.sleep(0.01)
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+
+    async def test() -> None:
+        async with running(configuration(2), Kept()) as runtime:
+            core = runtime.core
+            port = runtime.server.port
+            played = [await (await FakeSwitch.connect(port)).greet(n, (1, 2, 3)) for n in (1, 2)]
+            tasks = [asyncio.create_task(work) for work in (played[0].obey(), drip(played[1]))]
+            await until(lambda: core.followed.switches == {"s1", "s2"} and core.basis.phase != Phase.IDLE)
+            await until(lambda: core.followed == core.engine.newest and core.basis.phase == Phase.IDLE)
+            assert runtime.switches["s1"].session is not None
+            assert runtime.switches["s1"].changed > 0
+            for task in tasks:
+                task.cancel()
 
     run(test)
 

@@ -232,6 +232,10 @@ class Database:
             connection = await opened(self.remote, self.tls, self._notice, self._fault)
         except Broken as error:
             return str(error)
+        except Exception as error:
+            # As below: such as one in a certificate.
+            log.exception("%s: a fault of ours", self.remote)
+            return str(error) or repr(error)
         self._connection = connection
         works = connection.serve(), connection.keep_alive(), self._look(), self._keep(connection)
         tasks = [asyncio.create_task(work) for work in works]
