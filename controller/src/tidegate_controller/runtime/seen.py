@@ -46,6 +46,8 @@ class Seen:
             self._ends[link.source.switch].add(link.source)
         self._hosts = dict(hosts)
         self._closed = {host.port for host in hosts.values()}
+        self._there: dict[str, set[Port]] = {}
+        """Ports of each switch that are up."""
         self._switches = set(before.switches) & set(switches)
         self._crossed = set(before.links) & self._links
         self._since: dict[str, float] = {}
@@ -71,6 +73,14 @@ class Seen:
         }
         return Topology(set(self._switches), self._damping.take(up, now), dict(self._hosts))
 
+    def attach(self, hosts: Mapping[str, Attachment], now: float) -> None:
+        """Takes hosts that are new in the configuration: no LLDP goes to their ports any more."""
+        self._fresh = True
+        self._hosts |= hosts
+        self._closed |= {host.port for host in hosts.values()}
+        for switch in {host.port.switch for host in hosts.values()}:
+            self._open(switch, now)
+
     def session(self, switch: str, now: float) -> None:
         """A switch has a session."""
         self._fresh |= switch not in self._switches
@@ -88,7 +98,13 @@ class Seen:
         down = others | (self._ends.get(switch, set()) - there)
         self._fresh |= down != self._down
         self._down = down
-        self.discovery.set_ports(switch, [port.number for port in there - self._closed], now)
+        self._there[switch] = there
+        self._open(switch, now)
+
+    def _open(self, switch: str, now: float) -> None:
+        """Serves ports with LLDP."""
+        open_ports = self._there.get(switch, set()) - self._closed
+        self.discovery.set_ports(switch, [port.number for port in open_ports], now)
 
     def bfd(self, port: Port, hears: bool) -> None:
         """BFD of a port hears the other end, or lost it."""
