@@ -66,10 +66,6 @@ class QueueSample:
     queue: int
     drops: int
     """Since the switch began."""
-    backlog: int
-    """Bytes."""
-    minimum: int | None = None
-    """bit/s, as the switch has it now; `None` if that was not read."""
 
 
 @dataclass(frozen=True)

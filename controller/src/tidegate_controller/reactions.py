@@ -191,7 +191,6 @@ def _more_rate(engine: Engine, link: str, level: int) -> str | None:
         level,
         {one: engine.loads.at(link, one) for one in levels},
         {one: engine.raised.get((link, one), 0) for one in levels},
-        engine.trends.minimum(port, queue),
         engine.trends.shortage(port, queue),
     )
     if more is None:

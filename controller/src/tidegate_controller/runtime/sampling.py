@@ -48,7 +48,7 @@ class Sampling:
         queues = self._intents[name].queues
         ours = {(port, queue.number) for port, held in queues.items() for queue in held}
         samples = tuple(
-            ev.QueueSample(Port(name, one.port), one.queue, one.tx_errors, 0)
+            ev.QueueSample(Port(name, one.port), one.queue, one.tx_errors)
             for one in counters
             if (one.port, one.queue) in ours
         )
