@@ -6,9 +6,9 @@
                   one not done in time: the session is lost
 ```
 
-The network waits for each order, so a switch has `ORDER` seconds for it, from when it was given: one that
-answers slowly enough to stay within each bound of its session would hold up all the others. What it took
-until then stays, so a long comparison goes on where the session before ended.
+The network waits for each order, so a switch has a time for it, from when it was given: one that answers
+slowly enough to stay within each bound of its session would hold up all the others. What it took until then
+stays, so a long comparison goes on where the session before ended.
 """
 
 import asyncio
@@ -31,7 +31,9 @@ UNASKED = ev.Ticket(BASIS, 0, 0)
 LINES = 5.0
 """Lines a second about what a switch refused."""
 ORDER = 30.0
-"""s that a switch has for an order, with all that were given before it."""
+"""s that a switch has for a change, with all that were given before it."""
+COMPARISON = 60.0
+"""s for a comparison of all that it holds: after a start, all switches are read at once."""
 
 
 async def guarded(name: str, session: Session, work: Coroutine[None, None, None]) -> None:
@@ -100,7 +102,11 @@ class Switch:
         if self.session is None:
             self._failed(order, "not connected")
         else:
-            self._orders.append((order, asyncio.get_running_loop().time() + ORDER))
+            within = ORDER if isinstance(order, ev.Install) else COMPARISON
+            until = asyncio.get_running_loop().time() + within
+            if self._orders:
+                until = max(until, self._orders[-1][1])
+            self._orders.append((order, until))
             self._more.set()
 
     def _failed(self, order: Order, error: str) -> None:
@@ -118,7 +124,7 @@ class Switch:
                     error = await self._carry_out(session, order)
             except TimeoutError:
                 # `down` comes, and tells, as after each `SessionLost`.
-                session.lose(f"an order was not done within {ORDER:g} s")
+                session.lose("an order was not done in its time: the switch answers too slowly")
                 return
             except SessionLost:
                 raise
