@@ -534,32 +534,6 @@ def test_an_answer_is_read_before_the_updates_behind_it(tmp_path: Path) -> None:
     run(tmp_path, behave, until)
 
 
-def test_counters_that_are_none(tmp_path: Path) -> None:
-    """Statistics of the wrong shape are an error, not an exception of ours."""
-    shapes: list[object] = [
-        [{"rows": [{"_uuid": ["uuid", "i"], "statistics": ["map", [["rx_bytes", 7], ["tx_errors", "x"]]]}]}],
-        [],
-        [{"rows": 3}],
-        [{"rows": [{"_uuid": ["uuid", "i"], "statistics": ["map", [1]]}]}],
-        [{"rows": [{"_uuid": ["uuid", []], "statistics": ["map", []]}]}],
-    ]
-
-    async def behave(peer: Peer) -> None:
-        await peer.monitored(rows())
-        for shape in shapes:
-            peer.answer(await peer.request("transact"), shape)
-
-    async def until(database: Database, events: list[Event]) -> None:
-        await seen(events, Connected)
-        ((_, counters),) = (await database.counters()).items()
-        assert (counters.received_bytes, counters.errors) == (7, 0)
-        for _ in shapes[1:]:
-            with pytest.raises(NotInForce):
-                await database.counters()
-
-    run(tmp_path, behave, until)
-
-
 @pytest.mark.parametrize("remote", ["tcp:", "tcp:host", "tcp:host:x", "udp:host:1", "tcp::1"])
 def test_addresses_that_are_none(remote: str) -> None:
     """The forms that there are, are in the error."""

@@ -27,7 +27,7 @@ from tidegate_controller.model.topology import Port
 from tidegate_controller.openflow.limits import Allowance
 
 from .connection import SHARE, Broken, Connection, Fault, Refused, check_remote, no_fault, opened
-from .events import Changed, Connected, Counters, Event, Left, LinkDown, LinkUp, Lost, NotSet
+from .events import Changed, Connected, Event, Left, LinkDown, LinkUp, Lost, NotSet
 from .queues import Change, check, plan, remains
 from .rows import Malformed, Replica, View, requests, shown
 
@@ -153,10 +153,6 @@ class Database:
         self._wished.set()
         self._dirty.set()
 
-    def forget(self, switch: str) -> None:
-        """Leaves a switch as it is from now on."""
-        self._wanted.pop(switch, None)
-
     def fault(self, switch: str) -> str | None:
         """Why a switch has not the queues that it is to have; `None`: it has them."""
         wanted = self._wanted.get(switch)
@@ -187,25 +183,6 @@ class Database:
         return {
             switch_name(datapath, self._names): {number: port.name for number, port in bridge.ports.items()}
             for datapath, bridge in self._view.bridges.items()
-        }
-
-    async def counters(self) -> dict[Port, Counters]:
-        """Returns the counters of all ports. Raises `NotInForce` if the database does not answer."""
-        if self._connection is None:
-            raise NotInForce(f"{self.remote} is not connected")
-        ask = {"op": "select", "table": "Interface", "where": [], "columns": ["_uuid", "statistics"]}
-        try:
-            answers = await self._connection.call("transact", ["Open_vSwitch", ask])
-            rows = {row["_uuid"][1]: dict(row["statistics"][1]) for row in answers[0]["rows"]}
-        except (Broken, Refused) as error:
-            raise NotInForce(f"{self.remote}: {error}") from None
-        except (LookupError, TypeError, ValueError):
-            raise NotInForce(f"{self.remote} answers with no statistics") from None
-        return {
-            Port(switch_name(datapath, self._names), number): _counters(rows[port.interface])
-            for datapath, bridge in self._view.bridges.items()
-            for number, port in bridge.ports.items()
-            if port.interface in rows
         }
 
     async def run(self) -> None:
@@ -485,19 +462,3 @@ def _configuration(answers: object, count: int) -> int:
         case [*_, {"rows": [{"next_cfg": int(configuration)}]}] if len(rows) == count:
             return configuration
     raise Refused(f"{len(rows)} answers to {count} operations")
-
-
-def _counters(row: Mapping[str, Any]) -> Counters:
-    def of(*names: str) -> int:
-        values = (row.get(name, 0) for name in names)
-        return sum(value for value in values if isinstance(value, int))
-
-    return Counters(
-        of("rx_bytes"),
-        of("rx_packets"),
-        of("rx_dropped"),
-        of("tx_bytes"),
-        of("tx_packets"),
-        of("tx_dropped"),
-        of("rx_errors", "tx_errors"),
-    )
