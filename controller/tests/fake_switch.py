@@ -81,7 +81,7 @@ class FakeSwitch:
         return self
 
     async def obey(self) -> None:
-        """Answers barriers and echoes until the connection ends."""
+        """Answers barriers and echoes, and that it holds and counts nothing, until the connection ends."""
         try:
             while True:
                 kind, xid, body = await self.read()
@@ -89,6 +89,8 @@ class FakeSwitch:
                     self.write(message(of.OFPT_BARRIER_REPLY, xid))
                 elif kind == of.OFPT_ECHO_REQUEST:
                     self.write(message(of.OFPT_ECHO_REPLY, xid, body))
+                elif kind == of.OFPT_MULTIPART_REQUEST:
+                    self.write(multipart(int.from_bytes(body[:2]), xid, b""))
         except (asyncio.IncompleteReadError, OSError):
             pass
 

@@ -8,6 +8,7 @@ import pytest
 from apis import Served, announcement, configuration, run, served, vnic, wanted
 
 from tidegate_controller import events as ev
+from tidegate_controller.api import service
 from tidegate_controller.api.operations import Call
 from tidegate_controller.api.schema import contract
 from tidegate_controller.model.decisions import Verdict
@@ -156,12 +157,37 @@ def test_a_vm_moves_to_another_host() -> None:
     run(test)
 
 
-async def late(one: Served, total: int, run_: str = "r1", name: str = NAME) -> int:
+async def late(one: Served, total: int, run_: str = "r1", name: str = NAME, ago: float = 0.0) -> int:
     """h2 reports late frames."""
-    record = {"name": name, "total": total, "worst": 5000, "last": time.time()}
+    record = {"name": name, "total": total, "worst": 5000, "last": time.time() - ago}
     body = {"run": run_, "paths": [record]}
     status, _ = await one.call("misses", "token-h2", body, host="h2")
     return status
+
+
+def test_a_host_whose_clock_is_wrong() -> None:
+    """Its first report may be of long ago; those after it are as old as reports can be."""
+
+    async def test() -> None:
+        async with served() as one:
+            await one.pair()
+            told: list[float] = []
+
+            def happened(event: ev.Event) -> None:
+                assert isinstance(event, ev.Missed)
+                told.append(one.runtime.now - event.time)
+
+            await one.good("request", "token-h1", body=wanted(), name=NAME)
+            one.runtime.happened = happened  # type: ignore[method-assign]
+            for total, ago in enumerate((3600, 3600, 1, -3600), 1):
+                assert await late(one, total, ago=ago) == 204
+            first, second, third, fourth = told
+            assert first > 3599
+            assert service.OLDEST <= second < 60
+            assert 1 <= third < 60
+            assert 0 <= fourth < 60
+
+    run(test)
 
 
 def test_misses_move_a_path_and_then_violate_it() -> None:

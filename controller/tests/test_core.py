@@ -137,23 +137,17 @@ def test_misses_raise_the_level_and_then_the_route(world: World) -> None:
     assert [one.verdict for one in world.told] == verdicts(world)[2:]
 
 
-def test_a_queue_that_is_too_slow_comes_first(world: World) -> None:
-    """A queue below what is reserved is set again; one that drops gets more."""
+def test_a_queue_that_drops_gets_more_rate_first(world: World) -> None:
+    """Before one of its paths moves."""
     world.ask(request(rate=100 * MBIT))
     world.settle()
     path = world.core.engine.paths["h0/v>r"]
     port = Port.parse(path.route.links[1].partition(">")[0])
-    world.now += 10
-    before = world.rates[port]
-    world.event(ev.Sampled((ev.QueueSample(port, 2, 0, 0, 5 * MBIT),)))
-    world.event(ev.Missed("h0/v>r", 1, 5, world.now))
-    assert verdicts(world)[-1] == Verdict.RATE_RAISED
-    assert "5000000 bit/s are set, 125454546 are needed" in world.decisions[-1].reasons[0]
-    world.now += 10
-    world.event(ev.Sampled((ev.QueueSample(port, 2, 7, 0, 130 * MBIT),)))
+    for drops in (0, 7):
+        world.now += 10
+        world.event(ev.Sampled((ev.QueueSample(port, 2, drops),)))
     assert verdicts(world)[-1] == Verdict.RATE_RAISED
     assert "7 frames dropped" in world.decisions[-1].reasons[0]
-    assert world.rates[port] == before
     assert world.core.engine.raised[path.route.links[1], 1] == 125454546 * 5 // 4
 
 
@@ -168,10 +162,36 @@ def test_statistics_move_a_path_before_frames_are_late(world: World) -> None:
     port = Port.parse(path.route.links[1].partition(">")[0])
     for drops in range(0, 18, 3):
         world.now += 10
-        world.event(ev.Sampled((ev.QueueSample(port, 2, drops, 0, 999 * MBIT),)))
+        world.event(ev.Sampled((ev.QueueSample(port, 2, drops),)))
         world.settle()
     assert Verdict.MOVED in verdicts(world)
     assert world.core.engine.paths["h0/v2>r"].route.links != large.route.links
+
+
+def test_a_port_that_drops_frames(world: World) -> None:
+    """Its paths go another way, one in each hold time, before any frame is late; without one, all stays."""
+    world.ask(request())
+    world.settle()
+    path = world.core.engine.paths["h0/v>r"]
+    port = Port.parse(path.route.links[1].partition(">")[0])
+    world.event(ev.Dropped(Port("s9", 77), 5))
+    world.now += 10
+    world.event(ev.Dropped(port, 5))
+    world.settle()
+    assert verdicts(world)[-1] == Verdict.MOVED
+    assert world.decisions[-1].cause == f"{port}: the port dropped 5 frames"
+    moved = world.core.engine.paths["h0/v>r"]
+    assert path.route.links[1] not in moved.route.links
+    count = len(world.decisions)
+    world.event(ev.Dropped(port, 5))
+    assert len(world.decisions) == count
+    world.now += 10
+    last = Port.parse(moved.route.links[-1].partition(">")[0])
+    world.event(ev.Dropped(last, 5))
+    world.event(ev.Dropped(last, 5))
+    assert verdicts(world)[-1] == Verdict.KEPT
+    assert len(world.decisions) == count + 1
+    world.check()
 
 
 @pytest.mark.parametrize("allowed", [(), ("rate",), ("level",), ("route",), ("level", "route")])
@@ -186,7 +206,7 @@ def test_remedies_that_are_left_out(allowed: tuple[str, ...]) -> None:
     port = Port.parse(world.core.engine.paths[name].route.links[1].partition(">")[0])
     for drops in (3, 6, 9):
         world.now += 10
-        world.event(ev.Sampled((ev.QueueSample(port, 2, drops, 0, 999 * MBIT),)))
+        world.event(ev.Sampled((ev.QueueSample(port, 2, drops),)))
         world.settle()
         world.now += 10
         world.event(ev.Missed(name, 1, 1, world.now))
@@ -443,7 +463,7 @@ def test_a_raised_rate_falls(world: World) -> None:
     before = world.rates[port]
     for drops in (0, 7):
         world.now += 10
-        world.event(ev.Sampled((ev.QueueSample(port, 2, drops, 0, 999 * MBIT),)))
+        world.event(ev.Sampled((ev.QueueSample(port, 2, drops),)))
     assert (link, 1) in world.core.engine.raised
     world.release("h0/v>r")
     world.settle()

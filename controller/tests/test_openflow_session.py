@@ -1,7 +1,8 @@
 """Sessions with switches that answer, refuse, vanish, flood, or say nothing."""
 
 import asyncio
-from collections.abc import Callable
+import struct
+from collections.abc import Awaitable, Callable
 
 import pytest
 from fake_switch import error, message, multipart, packet_in, port
@@ -11,11 +12,12 @@ from openflow_bench import bench, run
 from os_ken.ofproto import ofproto_v1_3 as of
 
 from tidegate_controller.model.intent import OURS, Match, Output, Rule, Table
-from tidegate_controller.openflow import codec
+from tidegate_controller.openflow import codec, sync
 from tidegate_controller.openflow.change import Change
 from tidegate_controller.openflow.limits import Limits
+from tidegate_controller.openflow.requests import RequestRefused
 from tidegate_controller.openflow.server import Event, PacketIn, PortsChanged, SwitchDown, SwitchUp
-from tidegate_controller.openflow.session import CHUNK, RequestRefused, Role, SessionLost
+from tidegate_controller.openflow.session import CHUNK, Role, Session, SessionLost
 
 
 def changes(count: int) -> list[bytes]:
@@ -308,6 +310,125 @@ def test_a_caller_learns_of_its_own_fault() -> None:
             switch.write(packet_in(1, b"frame"))
             assert "fault of the controller: broken" in await at.reason()
             assert list(at.server.sessions) == [f"{2:016x}"]
+
+    run(test)
+
+
+A_RULE = struct.pack(of.OFP_FLOW_STATS_0_PACK_STR, 80, 0, 0, 0, 1, 0, 0, 0, OURS, 0, 0)
+A_RULE += struct.pack(
+    "!HH4xHH4xHHIH6x", of.OFPMT_OXM, 4, of.OFPIT_APPLY_ACTIONS, 24, of.OFPAT_OUTPUT, 16, 2, 0
+)
+A_GROUP = bytes([0, 8, of.OFPGT_FF, 0]) + bytes(4)
+
+Asks = Callable[[Session], Awaitable[object]]
+ANSWERS: dict[str, tuple[Asks, int, bytes]] = {
+    "rules": (Session.rules, of.OFPT_MULTIPART_REPLY, bytes([0, of.OFPMP_FLOW]) + bytes(6) + A_RULE),
+    "groups": (
+        Session.groups,
+        of.OFPT_MULTIPART_REPLY,
+        bytes([0, of.OFPMP_GROUP_DESC]) + bytes(6) + A_GROUP,
+    ),
+    "ports": (Session.port_counters, of.OFPT_MULTIPART_REPLY, bytes([0, of.OFPMP_PORT_STATS]) + bytes(118)),
+    "queues": (Session.queue_counters, of.OFPT_MULTIPART_REPLY, bytes([0, of.OFPMP_QUEUE]) + bytes(46)),
+    "role": (lambda session: session.role(Role.MASTER, 7), of.OFPT_ROLE_REPLY, bytes(16)),
+}
+
+
+@pytest.mark.parametrize("asked", ANSWERS)
+def test_answers_that_are_cut(asked: str) -> None:
+    """Whatever the length, the caller has an answer or `SessionLost`: nothing that none catches."""
+    ask, kind, whole = ANSWERS[asked]
+
+    async def test() -> None:
+        outcomes = set()
+        async with bench(most=1000) as at:
+            for size in range(len(whole) + 1):
+                switch, session = await at.join(size + 1)
+                asking = asyncio.ensure_future(ask(session))
+                _, xid, _ = await switch.read()
+                switch.write(message(kind, xid, whole[:size]))
+                try:
+                    await asking
+                    outcomes.add("answer")
+                except SessionLost:
+                    assert "fault" not in (session.lost or "")
+                    outcomes.add("lost")
+                switch.close()
+        assert outcomes == {"answer", "lost"}
+
+    run(test)
+
+
+def test_an_answer_that_drips() -> None:
+    """Each part comes in time, but the whole does not."""
+
+    async def test() -> None:
+        async with bench(Limits(answer=2.0, whole=1.0)) as at:
+            switch, session = await at.join()
+            asking = asyncio.create_task(session.queue_counters())
+            xid, _ = await switch.read_until(of.OFPT_MULTIPART_REQUEST)
+            while not asking.done():
+                switch.write(multipart(of.OFPMP_QUEUE, xid, bytes(40), more=True))
+                await asyncio.sleep(0.05)
+            with pytest.raises(SessionLost, match="not whole within 1 s"):
+                await asking
+            assert "not whole" in await at.reason()
+
+    run(test)
+
+
+def test_ports_that_come_and_go() -> None:
+    """A flood of reports is told a few times, the last state among them."""
+
+    async def test() -> None:
+        async with bench() as at:
+            switch, session = await at.join()
+            for number in range(100):
+                state = of.OFPPS_LINK_DOWN if number % 2 else 0
+                switch.write(message(of.OFPT_PORT_STATUS, 0, b"\2" + bytes(7) + port(2, state)))
+                await asyncio.sleep(0.006)
+            await at.until(lambda: not session.ports[2].up)
+            await at.until(lambda: at.of(PortsChanged) and not at.of(PortsChanged)[-1].ports[2].up)
+            assert len(at.of(PortsChanged)) < 40
+
+    run(test)
+
+
+def test_a_lead_that_is_over() -> None:
+    """No change is written any more, also of those that wait for room."""
+
+    async def test() -> None:
+        async with bench() as at:
+            switch, session = await at.join()
+            applying = asyncio.create_task(session.apply(changes(CHUNK * session.limits.outstanding + 1)))
+            barrier, _ = await switch.read_until(of.OFPT_BARRIER_REQUEST)
+            session.may = lambda: False
+            switch.write(message(of.OFPT_BARRIER_REPLY, barrier))
+            with pytest.raises(SessionLost, match="another controller may lead"):
+                await applying
+
+    run(test)
+
+
+def test_a_switch_that_holds_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing it would take long, so it loses its session, with what to do."""
+    monkeypatch.setattr(sync, "SPARE", 3)
+
+    async def test() -> None:
+        async with bench() as at:
+            for count in (7, 8):
+                switch, session = await at.join(count)
+                reading = asyncio.create_task(sync.read(session, sync.most_held(1)))
+                for kind, body in ((of.OFPMP_FLOW, A_RULE * count), (of.OFPMP_GROUP_DESC, A_GROUP)):
+                    if session.lost is None:
+                        _, xid, _ = await switch.read()
+                        switch.write(multipart(kind, xid, body))
+                    await asyncio.sleep(0.05)
+                if count == 7:
+                    assert (await reading).other_groups == 1
+                    continue
+                with pytest.raises(SessionLost, match=r"holds 8 rules; at most 7 .* del-flows"):
+                    await reading
 
     run(test)
 

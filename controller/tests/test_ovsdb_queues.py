@@ -194,6 +194,17 @@ def test_a_plan_settles_and_leaves_others_alone(
     assert (9 in left) == (9 in wanted)
 
 
+def test_many_rows_that_nothing_uses() -> None:
+    """They go in parts: a database could mark any number of rows as ours."""
+    model = Model()
+    for _ in range(450):
+        model.queue(ours=True)
+    parts = remains(model.view())
+    assert [len(part.operations) for part in parts] == [200, 200, 50]
+    model.perform(parts)
+    assert remains(model.view()) == []
+
+
 def test_a_raise_changes_a_row_in_place() -> None:
     """The HTB stays, and with it the frames in its queues."""
     model = Model()

@@ -5,9 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from test_config import GOOD
 
 import tidegate_controller
@@ -17,6 +20,7 @@ from tidegate_controller.decide.move import Update
 from tidegate_controller.main import main
 from tidegate_controller.model.topology import Link, Port, Topology
 from tidegate_controller.openflow.lldp import Discovery
+from tidegate_controller.runtime.damping import FIRST, LONGEST, Damping
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.loop import Runtime
 from tidegate_controller.runtime.seen import Seen
@@ -28,7 +32,7 @@ BOTH = {LINK, LINK.back}
 
 def seen(before: Topology | None = None) -> Seen:
     """Of two switches, with one link."""
-    return Seen(BOTH, {}, Discovery(1.0), before or Topology())
+    return Seen({"s1", "s2"}, BOTH, {}, Discovery(1.0), before or Topology())
 
 
 def sessions(one: Seen, now: float) -> None:
@@ -46,25 +50,79 @@ def cross(one: Seen, now: float) -> None:
 
 
 def test_a_link_comes_by_lldp_and_goes_by_each_sign() -> None:
-    """Its port, BFD, and no frame for too long."""
+    """Its port, BFD, and no frame for too long; it counts again after it worked for a while."""
     one = seen()
     sessions(one, 0.0)
-    assert one.topology() == Topology({"s1", "s2"})
+    assert one.topology(0.0) == Topology({"s1", "s2"})
     cross(one, 0.0)
-    assert one.topology().links == BOTH
+    assert one.topology(0.0).links == BOTH
     one.bfd(LINK.source, False)
-    assert one.topology().links == set()
+    assert one.topology(0.0).links == set()
     one.bfd(LINK.source, True)
+    assert one.topology(0.0).links == set()
+    assert one.topology(1.0).links == BOTH
     one.ports("s2", {1: False}, 1.0)
-    assert one.topology().links == set()
+    assert one.topology(1.0).links == set()
     one.ports("s2", {1: True}, 1.0)
     one.expire(2.0)
-    assert one.topology().links == BOTH
-    cross(one, 2.0)
-    one.expire(4.5)
-    assert one.topology().links == BOTH
-    one.expire(6.0)
-    assert one.topology().links == set()
+    assert one.topology(2.0).links == set()
+    assert one.topology(4.0).links == BOTH
+    cross(one, 4.0)
+    one.expire(6.5)
+    assert one.topology(6.5).links == BOTH
+    one.expire(8.0)
+    assert one.topology(8.0).links == set()
+
+
+def test_it_says_when_something_is_new() -> None:
+    """So no event costs a topology that changes nothing."""
+    one = seen()
+    sessions(one, 0.0)
+    assert one.changed(0.0)
+    one.topology(0.0)
+    cross(one, 0.0)
+    assert one.changed(0.0)
+    one.topology(0.0)
+    for now in (1.0, 2.0, 3.0):
+        cross(one, now)
+        one.expire(now)
+        sessions(one, now)
+        one.bfd(LINK.source, True)
+        assert not one.changed(now)
+    one.bfd(LINK.source, False)
+    assert one.changed(4.0)
+    one.topology(4.0)
+    one.bfd(LINK.source, True)
+    one.topology(4.0)
+    assert not one.changed(4.9)
+    assert one.changed(5.0)
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 30), st.booleans()), max_size=60))
+def test_a_link_that_comes_and_goes(steps: list[tuple[float, bool]]) -> None:
+    """It never counts while it is down; it counts first at once, then after it worked for ever longer."""
+    damping, now, hold, since, was = Damping(), 0.0, 0.0, 0.0, False
+    for after, works in steps:
+        now += after
+        if was and not works:
+            quiet = now >= since + hold + LONGEST
+            hold = FIRST if quiet or not hold else min(2 * hold, LONGEST)
+        if works and not was:
+            since = now
+        was = works
+        counts = damping.take({LINK} if works else set(), now) == {LINK}
+        assert counts == (works and now >= since + hold)
+        assert damping.due == (since + hold if works and not counts else None)
+
+
+def test_a_flapping_link_changes_little() -> None:
+    """A minute of a change each 50 ms becomes one or two changes."""
+    damping, states = Damping(), [True]
+    for step in range(1200):
+        states.append(bool(damping.take({LINK} if step % 2 else set(), step * 0.05)))
+    assert sum(one != other for one, other in pairwise(states)) <= 3
+    damping.take({LINK}, 60.0)
+    assert damping.take({LINK}, 60.0 + LONGEST) == {LINK}
 
 
 def test_without_a_session_links_stay() -> None:
@@ -74,24 +132,24 @@ def test_without_a_session_links_stay() -> None:
     cross(one, 0.0)
     one.no_session("s1")
     one.expire(100.0)
-    assert one.topology().links == BOTH
+    assert one.topology(100.0).links == BOTH
     one.session("s1", 100.0)
     one.expire(104.0)
-    assert one.topology().links == BOTH
+    assert one.topology(104.0).links == BOTH
     one.expire(104.1)
-    assert one.topology().links == set()
+    assert one.topology(104.1).links == set()
 
 
 def test_what_was_kept_counts_until_it_should_have_come() -> None:
     """A restart changes nothing at first."""
     before = Topology({"s1", "s2"}, set(BOTH))
     one = seen(before)
-    assert one.topology() == before
+    assert one.topology(9.0) == before
     sessions(one, 0.0)
     one.expire(4.0)
-    assert one.topology() == before
+    assert one.topology(9.0) == before
     one.expire(4.1)
-    assert one.topology().links == set()
+    assert one.topology(9.0).links == set()
 
 
 def test_a_link_that_is_silent_in_one_direction_counts_as_down() -> None:
@@ -102,9 +160,9 @@ def test_a_link_that_is_silent_in_one_direction_counts_as_down() -> None:
         frames = dict(one.discovery.due(now))
         one.frame(LINK.target, frames[LINK.source], now)
     one.expire(4.0)
-    assert one.topology().links == BOTH
+    assert one.topology(9.0).links == BOTH
     one.expire(4.1)
-    assert one.topology().links == set()
+    assert one.topology(9.0).links == set()
 
 
 def test_frames_of_others_show_no_link() -> None:
@@ -115,7 +173,7 @@ def test_frames_of_others_show_no_link() -> None:
     one.ports("s1", {1: True, 7: True}, 0.0)
     frames = dict(one.discovery.due(0.0))
     one.frame(LINK.target, frames[Port("s1", 7)], 0.0)
-    assert (one.topology().links, one.unknown) == (set(), 1)
+    assert (one.topology(9.0).links, one.unknown) == (set(), 1)
 
 
 def test_orders_of_a_switch_that_is_not_there() -> None:

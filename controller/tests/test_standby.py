@@ -14,7 +14,8 @@ from test_outbox import Slow
 from tidegate_controller import events as ev
 from tidegate_controller.config import parse
 from tidegate_controller.openflow.replies import SwitchError
-from tidegate_controller.openflow.session import RequestRefused, Role, Session, SessionLost
+from tidegate_controller.openflow.requests import RequestRefused
+from tidegate_controller.openflow.session import Role, Session, SessionLost
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.loop import Runtime, Standby
 from tidegate_controller.runtime.roles import assume

@@ -332,6 +332,7 @@ class World:
     def sample(self) -> None:
         """Statistics of a port."""
         port = self.random.choice(sorted(self.core.engine.links))
-        drops, backlog = self.random.choice([0, 0, 5]), self.random.randint(0, 9) * 8000
-        samples = [ev.QueueSample(port, queue, drops, backlog, 10**9) for queue in (0, 1, 2, 9)]
-        self.event(ev.Sampled(tuple(samples)))
+        drops = self.random.choice([0, 0, 5])
+        self.event(ev.Sampled(tuple(ev.QueueSample(port, queue, drops) for queue in (0, 1, 2, 9))))
+        if not self.random.randrange(3):
+            self.event(ev.Dropped(port, 5))

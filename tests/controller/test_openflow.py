@@ -32,8 +32,9 @@ from tidegate_controller.model.topology import Link, Port
 from tidegate_controller.openflow import codec, sync
 from tidegate_controller.openflow.change import Change
 from tidegate_controller.openflow.lldp import Discovery
+from tidegate_controller.openflow.requests import RequestRefused
 from tidegate_controller.openflow.server import Event, PacketIn, PortsChanged, Server, SwitchDown, SwitchUp
-from tidegate_controller.openflow.session import RequestRefused, Role, Session, SessionLost
+from tidegate_controller.openflow.session import Role, Session, SessionLost
 
 from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_commands
@@ -304,7 +305,7 @@ def test_a_switch_that_crashes_amid_changes(ovs: OpenVswitch) -> None:
     async def test(controller: Controller) -> None:
         session = await controller.switch()
         updating = asyncio.create_task(sync.synchronise(session, intent))
-        while not session._chunks:
+        while not session._barriers:
             await asyncio.sleep(0)
         restarting = asyncio.create_task(asyncio.to_thread(ovs.restart))
         with suppress(SessionLost):

@@ -162,7 +162,7 @@ def test_a_link_goes_down(circle: Fabric) -> None:
         path = answer.path
         assert path is not None
         port = path.route.links[1].partition(">")[0].replace(":", ".")
-        await controller.until("BFD", lambda: len(controller.runtime.heard) == 8)
+        await controller.until("BFD", lambda: controller.heard == 8)
         flow = await asyncio.to_thread(circle.flow, "h1", "h3", Flow(1000, 2000, dscp=DSCP))
         await asyncio.sleep(0.5)
         began, before = controller.runtime.now, controller.kept.decided

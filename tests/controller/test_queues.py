@@ -136,8 +136,6 @@ def test_queues_are_made_changed_and_removed(fabric: Fabric) -> None:
             assert fabric.classes("s2.2") == {}
             assert listed(fabric, "qos") == 1
             fabric.net.run("ip link set s2.1 up")
-            counters = await database.counters()
-            assert Port("s2", 1) in counters
 
     asyncio.run(main())
 

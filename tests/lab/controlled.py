@@ -88,6 +88,11 @@ class Controller:
         followed = core.followed == core.engine.newest and core.basis.phase == Phase.IDLE
         return followed and not core.engine.running and not core.stale
 
+    @property
+    def heard(self) -> int:
+        """Ports at which BFD hears the other end."""
+        return sum(list(one._links.values()).count(True) for one in self.runtime.databases.values())
+
     async def begin(self, short: dict[int, int] | None = None, *, steer: bool = True) -> None:
         """Starts, and waits until the network is ready. `short` has lengths of queues, as in `steer`."""
         await self.runtime.start()

@@ -92,6 +92,8 @@ class Core:
                 reactions.missed(engine, event)
             case ev.Sampled():
                 reactions.sampled(engine, event.samples)
+            case ev.Dropped():
+                reactions.dropped(engine, event)
             case ev.TopologyChanged():
                 self._changed(event)
             case ev.SwitchDone():

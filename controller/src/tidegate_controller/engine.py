@@ -257,7 +257,7 @@ class Engine:
         self.run(path, None, Verdict.VIOLATED, cause, reasons, freed=freed, told=True)
 
     def raise_rate(self, more: react.MoreRate) -> None:
-        """Sets a queue's rate, also if it was set to that before: its switch has another one."""
+        """Sets the rate of a queue that ran short."""
         self.raised[more.link, more.level] = more.minimum
         self._dirty.add(more.link)
 

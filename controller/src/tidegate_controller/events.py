@@ -66,10 +66,6 @@ class QueueSample:
     queue: int
     drops: int
     """Since the switch began."""
-    backlog: int
-    """Bytes."""
-    minimum: int | None = None
-    """bit/s, as the switch has it now; `None` if that was not read."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +73,15 @@ class Sampled:
     """Statistics of queues."""
 
     samples: tuple[QueueSample, ...]
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A port has dropped frames that no queue has: all its paths are in danger."""
+
+    port: Port
+    frames: int
+    """Since the look before."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,7 @@ Event = (
     | Released
     | Missed
     | Sampled
+    | Dropped
     | TopologyChanged
     | SwitchDone
     | SwitchFailed

@@ -3,6 +3,7 @@
 ```text
  Missed ─▶ kept calm? ─▶ queues of the way ─▶ level, another way ─▶ VIOLATED
  Sampled ─▶ a queue that runs short ─▶ its rate ─▶ one of its paths goes another way
+ Dropped ─▶ a port that drops frames, whatever their queue ─▶ one of its paths goes another way
  link down ─▶ the backup ─▶ another way ─▶ BROKEN, tried again
 ```
 """
@@ -82,6 +83,27 @@ def sampled(engine: Engine, samples: Sequence[ev.QueueSample]) -> None:
             reasons += refused
         else:
             engine.decide(here[0].request.name, shortage.text, Verdict.KEPT, tuple(reasons[:8]))
+
+
+def dropped(engine: Engine, event: ev.Dropped) -> None:
+    """A port drops frames: more rate for a queue would not help. The most urgent paths go first."""
+    link = engine.links.get(event.port)
+    if link is None or not engine.calm_ports.may(str(event.port), engine.now):
+        return
+    here = [path for level in range(engine.levels) for path in _paths_at(engine, link, level)]
+    if not here:
+        return
+    engine.calm_ports.changed(str(event.port), engine.now)
+    cause = f"{event.port}: the port dropped {event.frames} frames"
+    reasons: list[str] = []
+    for path in here[:MOST_TRIED]:
+        ways = engine.ways(path.request, frozenset({link}))
+        others = react.remedies(path, ways, engine.settings.remedies)
+        refused = _move(engine, path, [route for route in others if link not in route.links], cause)
+        if not refused:
+            return
+        reasons += refused
+    engine.decide(here[0].request.name, cause, Verdict.KEPT, tuple(reasons[:8]))
 
 
 def repair(engine: Engine) -> bool:
@@ -169,7 +191,6 @@ def _more_rate(engine: Engine, link: str, level: int) -> str | None:
         level,
         {one: engine.loads.at(link, one) for one in levels},
         {one: engine.raised.get((link, one), 0) for one in levels},
-        engine.trends.minimum(port, queue),
         engine.trends.shortage(port, queue),
     )
     if more is None:

@@ -25,12 +25,16 @@ from tidegate_controller.decide.misses import Totals
 from tidegate_controller.decide.standing import Standing
 from tidegate_controller.model.hosts import Registration
 from tidegate_controller.model.paths import Path, PathRequest
-from tidegate_controller.runtime.loop import Busy, Runtime
+from tidegate_controller.runtime.loop import Runtime
+from tidegate_controller.runtime.questions import Busy
 
 LOOK = 0.2
 """s between two looks at paths and leases."""
 ANSWER = 30.0
 """s after which a question whose change is still under way is answered with that."""
+OLDEST = 3.0
+"""s; late frames that are new in a report are no older, since hosts report once a second. A host whose clock
+is wrong would otherwise say for long after each change of a path that its late frames were before that."""
 PART = 64
 """Records of misses between which others have their turn."""
 
@@ -217,13 +221,16 @@ class Service:
         for number, one in enumerate(records, 1):
             name = one["name"]
             path = self.engine.paths.get(name)
+            # The first total after a start may be of long ago.
+            known = self.totals.knows(host, name)
             if path is None or path.request.target != host:
                 self.ignored += 1
             elif count := self.totals.take(host, name, one["total"]):
                 now = runtime.now
                 self.late += count
                 self.standing.missed(name, now)
-                runtime.happened(ev.Missed(name, count, one["worst"], min(one["last"], now)))
+                when = max(one["last"], now - OLDEST) if known else one["last"]
+                runtime.happened(ev.Missed(name, count, one["worst"], min(when, now)))
             if not number % PART:
                 await asyncio.sleep(0)
 

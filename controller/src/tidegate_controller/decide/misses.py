@@ -25,6 +25,10 @@ class Totals:
             self._runs[host] = run
             self._totals[host] = {}
 
+    def knows(self, host: str, path: str) -> bool:
+        """Whether the agent has reported late frames of a path before."""
+        return path in self._totals.get(host, ())
+
     def take(self, host: str, path: str, total: int) -> int:
         """Takes a total of a path that there is. Returns how many frames are new."""
         totals = self._totals.setdefault(host, {})

@@ -4,12 +4,12 @@
  Missed ──▶ Calm: before the last change, or within the hold time? ─▶ KEPT
    │ counts
    ▼
- 1. a queue on the way is below what is reserved, or ran short ─▶ its rate, up to what is reservable
+ 1. a queue on the way ran short ─▶ its rate, up to what is reservable
  2. the same way at a more urgent level  ─┐ the first that the arithmetic admits
  3. another way                          ─┘ beside the old one, so no other path is touched
  4. VIOLATED
 
- QueueSample ─▶ Trends: drops, or a backlog that grows ─▶ 1. and 3. for a path of that queue
+ QueueSample ─▶ Trends: drops ─▶ 1. and 3. for a path of that queue
 ```
 """
 
@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 
 from tidegate_controller.decide.admission import LinkTerms
 from tidegate_controller.decide.queues import LEAST, Load
@@ -27,10 +26,8 @@ from tidegate_controller.model.topology import Port
 
 HOLD = 5.0
 """s: a path is changed at most once in that time."""
-GROWING = 4
-"""So many samples in which the backlog grows are a trend."""
-FILLED = 16_000
-"""Bytes: a smaller backlog is no trend."""
+LAST = 4
+"""Samples of a queue that are looked at."""
 
 
 class Remedy(StrEnum):
@@ -103,7 +100,7 @@ class Trends:
 
     def add(self, sample: QueueSample) -> None:
         """Adds a sample; they come in order of time."""
-        seen = self._seen.setdefault((sample.port, sample.queue), deque(maxlen=GROWING))
+        seen = self._seen.setdefault((sample.port, sample.queue), deque(maxlen=LAST))
         if seen and sample.drops < seen[-1].drops:
             # The switch counts anew.
             seen.clear()
@@ -115,24 +112,14 @@ class Trends:
         while seen and len(seen) > 1:
             seen.popleft()
 
-    def minimum(self, port: Port, queue: int) -> int | None:
-        """Returns the minimum that a queue was last seen with (bit/s)."""
-        seen = self._seen.get((port, queue))
-        return seen[-1].minimum if seen else None
-
     def shortage(self, port: Port, queue: int) -> Shortage | None:
-        """Returns the shortage of a queue that dropped frames or fills."""
+        """Returns the shortage of a queue that dropped frames."""
         seen = self._seen.get((port, queue))
         if not seen:
             return None
         lost = seen[-1].drops - seen[0].drops
         if lost:
             return Shortage(port, queue, f"{port} queue {queue}: {lost} frames dropped")
-        backlogs = [sample.backlog for sample in seen]
-        grows = all(before < after for before, after in pairwise(backlogs))
-        if len(seen) == GROWING and grows and backlogs[-1] > FILLED:
-            text = f"{port} queue {queue}: backlog grew from {backlogs[0]} to {backlogs[-1]} bytes"
-            return Shortage(port, queue, text)
         return None
 
 
@@ -151,19 +138,14 @@ def more_rate(
     level: int,
     loads: Mapping[int, Load],
     raised: Mapping[int, int],
-    seen: int | None,
     shortage: Shortage | None,
 ) -> MoreRate | None:
-    """Returns what to set if a queue is below what is reserved, or short; mappings are by level.
+    """Returns what to set if a queue is short; mappings are by level.
 
     It never takes what other levels have reserved, nor what best effort is left with.
     """
     reserved = loads.get(level, Load()).rate
     now = max(reserved, raised.get(level, 0), LEAST)
-    if seen is not None and seen < min(now, link.capacity):
-        return MoreRate(
-            link.name, level, now, f"{link.name} level {level}: {seen} bit/s are set, {now} are needed"
-        )
     if shortage is None:
         return None
     others = sum(

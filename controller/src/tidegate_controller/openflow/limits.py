@@ -18,6 +18,8 @@ class Limits:
     """Barriers that may be without answer; there are at most `CHUNK` changes before each."""
     answer: float = 10.0
     """Time in which the switch has to answer something while answers are due."""
+    whole: float = 20.0
+    """Time in which all parts of one answer have to come."""
     echo: float = 5.0
     """After so much silence the switch is asked for an echo."""
     handshake: float = 5.0
@@ -25,6 +27,8 @@ class Limits:
     ports: int = 1024
     reply: int = 16 << 20
     """Bytes of one answer in parts."""
+    port_reports: float = 1.0
+    """Changes of ports that are told on without delay; ports that come and go cost the network's trees."""
     port_packets: float = 20.0
     """Frames from one port to the controller; as many at once. A flood leaves room for other ports' LLDP."""
     switch_packets: float = 1000.0

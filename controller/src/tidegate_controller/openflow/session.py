@@ -9,15 +9,16 @@
 
 Nothing here waits for another switch. A switch that is deaf or too slow loses its session: each barrier has
 to be answered within `Limits.answer` seconds after it was sent or the one before it was answered, and each
-request within as many seconds after it was sent or its last part came. Changes wait for room in the outbox
-and for earlier barriers; single frames are dropped, and counted, when there is no room.
+request within as many seconds after it was sent or its last part came; all parts within `Limits.whole`
+seconds. Changes wait for room in the outbox and for earlier barriers; single frames are dropped, and counted,
+when there is no room.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
 from operator import itemgetter
@@ -26,6 +27,7 @@ from typing import TypeVar
 from os_ken.ofproto import ofproto_v1_3 as of
 
 from tidegate_controller.openflow import codec, replies
+from tidegate_controller.openflow.barriers import Barriers, Update
 from tidegate_controller.openflow.limits import Allowance, Limits
 from tidegate_controller.openflow.replies import (
     Frame,
@@ -36,6 +38,7 @@ from tidegate_controller.openflow.replies import (
     RuleEntry,
     SwitchError,
 )
+from tidegate_controller.openflow.requests import Requests
 from tidegate_controller.openflow.wire import Framer, Malformed, Message
 
 CHUNK = 32
@@ -49,6 +52,10 @@ SLICE = 64
 
 PORTS_DELAY = 0.005
 """Seconds in which reports about ports are gathered."""
+PORTS_AT_ONCE = 20
+"""Changes of ports that are told as they come."""
+PORTS_LATER = 0.5
+"""Seconds of the same, above the allowance."""
 
 T = TypeVar("T")
 
@@ -57,14 +64,6 @@ log = logging.getLogger(__name__)
 
 class SessionLost(ConnectionError):
     """The session has ended; says why."""
-
-
-class RequestRefused(ValueError):
-    """The switch answered a request with an error."""
-
-    def __init__(self, error: SwitchError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class Role(IntEnum):
@@ -105,40 +104,6 @@ class Counts:
     """Answers and errors that belong to nothing that was asked."""
 
 
-@dataclass
-class _Update:
-    """Changes under way; done when all their barriers are answered."""
-
-    done: asyncio.Future[None]
-    refusals: dict[int, SwitchError] = field(default_factory=dict)
-    barriers: int = 0
-    complete: bool = False
-
-
-@dataclass
-class _Chunk:
-    """Consecutive transactions of one update, until their barrier."""
-
-    update: _Update
-    first: int
-    count: int
-    index: int
-
-
-@dataclass
-class _Request:
-    """A request whose answer may come in parts."""
-
-    kind: int
-    answer: asyncio.Future[list[bytes]]
-    since: float
-    """When it was sent, or its last part came."""
-    part: int | None = None
-    """Type of its parts, if there are any."""
-    parts: list[bytes] = field(default_factory=list)
-    size: int = 0
-
-
 class Session:
     """One connection. `handshake`, then `run` until the end; the other methods meanwhile, by others."""
 
@@ -160,16 +125,17 @@ class Session:
         self._framer = Framer()
         self._inbox: deque[Message] = deque()
         self._xid = 0
-        self._chunks: dict[int, _Chunk] = {}
-        """By the transaction of the barrier, in order."""
-        self._requests: dict[int, _Request] = {}
+        self._barriers = Barriers(self.limits.outstanding)
+        self._requests = Requests(self.limits)
         self._asking = asyncio.Lock()
-        self._room: deque[asyncio.Future[None]] = deque()
-        self._heard = self._barrier_since = self._loop.time()
+        self._heard = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._allowance = Allowance(self.limits.switch_packets)
         self._port_allowances: dict[int, Allowance] = {}
         self._ports_timer: asyncio.TimerHandle | None = None
+        self._ports_told = Allowance(self.limits.port_reports, PORTS_AT_ONCE)
+        self.may: Callable[[], bool] = lambda: True
+        """Asked before each change: whether this controller may still make it."""
         # Waiting writers are woken at half of it, so they do not alternate with the switch byte by byte.
         writer.transport.set_write_buffer_limits(high=self.limits.outbox, low=self.limits.outbox // 2)
 
@@ -267,11 +233,8 @@ class Session:
             self._writer.transport.abort()
         else:
             self._writer.close()
-        waiting: list[asyncio.Future[None] | asyncio.Future[list[bytes]]] = [*self._room]
-        waiting += [chunk.update.done for chunk in self._chunks.values()]
-        waiting += [request.answer for request in self._requests.values()]
-        self._chunks.clear()
-        self._requests.clear()
+        waiting: list[asyncio.Future[None] | asyncio.Future[list[bytes]]] = [*self._barriers.end()]
+        waiting += self._requests.end()
         for future in waiting:
             if not future.done():
                 future.set_exception(SessionLost(reason))
@@ -287,8 +250,10 @@ class Session:
         if self.lost is not None:
             return
         now = self._loop.time()
-        due = [self._barrier_since] * len(self._chunks)
-        due += [request.since for request in self._requests.values()]
+        if self._requests.dripping(now):
+            self.lose(f"an answer was not whole within {self.limits.whole:g} s")
+            return
+        due = [self._barriers.since] * len(self._barriers) + self._requests.since
         if due and now - min(due) > self.limits.answer:
             late = f"no answer for {self.limits.answer:g} s"
             self.lose(f"{late}: {len(due)} are due, and {self.waiting} bytes wait unread")
@@ -331,24 +296,20 @@ class Session:
         `SessionLost` if the session ends before: then each change is either done or not.
         """
         self._check()
-        update = _Update(self._loop.create_future())
+        update = Update(self._loop.create_future())
         index, rest = 0, iter(messages)
         while chunk := list(islice(rest, CHUNK)):
             await self._wait_for_room()
-            self._write_chunk(chunk, index, update)
+            if not self.may():
+                self.lose("another controller may lead by now: nothing more is changed")
+                self._check()
+            barrier = self._write(*chunk, codec.BARRIER_REQUEST)
+            self._barriers.put(barrier, update, index, len(chunk), self._loop.time())
             index += len(chunk)
         update.complete = True
         if update.barriers:
             await update.done
         return [Refusal(*refused) for refused in sorted(update.refusals.items(), key=itemgetter(0))]
-
-    def _write_chunk(self, messages: list[bytes], index: int, update: _Update) -> None:
-        if not self._chunks:
-            self._barrier_since = self._loop.time()
-        first = (self._xid + 1) & 0xFFFF_FFFF
-        barrier = self._write(*messages, codec.BARRIER_REQUEST)
-        self._chunks[barrier] = _Chunk(update, first, len(messages), index)
-        update.barriers += 1
 
     async def _wait_for_room(self) -> None:
         """Waits until the outbox and the barriers under way have room for a chunk."""
@@ -356,16 +317,14 @@ class Session:
             self._check()
             if self.waiting > self.limits.outbox:
                 # Frames without an answer may have filled it: the time of a deaf switch begins now.
-                if not self._chunks and not self._requests:
+                if not self._barriers and not self._requests:
                     self._ask_echo()
                 try:
                     await self._writer.drain()
                 except OSError as error:
                     self.lose(f"the connection failed: {error}")
-            elif len(self._chunks) >= self.limits.outstanding:
-                turn: asyncio.Future[None] = self._loop.create_future()
-                self._room.append(turn)
-                await turn
+            elif self._barriers.full:
+                await self._barriers.room()
             else:
                 return
 
@@ -376,14 +335,12 @@ class Session:
         """
         async with self._asking:
             await self._wait_for_room()
-            request = _Request(kind, self._loop.create_future(), self._loop.time(), part)
             xid = self._write(message)
-            self._requests[xid] = request
+            answer = self._requests.put(xid, kind, self._loop.time(), part)
             try:
-                return await request.answer
+                return await answer
             finally:
-                # Of a caller that gave up, late parts are strays.
-                self._requests.pop(xid, None)
+                self._requests.forget(xid)
 
     async def _sliced(self, parts: list[bytes], read: Callable[[bytes], Iterator[T]]) -> list[T]:
         found: list[T] = []
@@ -421,7 +378,11 @@ class Session:
     async def role(self, role: Role, generation: int) -> Role:
         """Takes a role; returns the one the switch gave. `RequestRefused` if the generation is an old one."""
         (data,) = await self._ask(codec.role_request(role, generation), of.OFPT_ROLE_REPLY)
-        given, _ = replies.role(Message(of.OFPT_ROLE_REPLY, 0, data))
+        try:
+            given, _ = replies.role(Message(of.OFPT_ROLE_REPLY, 0, data))
+        except Malformed as error:
+            self.lose(str(error))
+            raise SessionLost(str(error)) from error
         return Role(given) if given in {int(known) for known in Role} else Role.EQUAL
 
     async def alive(self, within: float) -> bool:
@@ -433,16 +394,15 @@ class Session:
         return future.done() and self.lost is None
 
     def _ask_echo(self) -> asyncio.Future[list[bytes]]:
-        request = _Request(of.OFPT_ECHO_REPLY, self._loop.create_future(), self._loop.time())
-        self._requests[self._write(codec.ECHO_REQUEST)] = request
-        return request.answer
+        xid = self._write(codec.ECHO_REQUEST)
+        return self._requests.put(xid, of.OFPT_ECHO_REPLY, self._loop.time())
 
     # What arrives.
 
     def _take(self, message: Message) -> None:
         kind = message.kind
         if kind == of.OFPT_BARRIER_REPLY:
-            self._barrier(message)
+            self.counts.stray += not self._barriers.answered(message.xid, self._loop.time())
         elif kind == of.OFPT_PACKET_IN:
             self._packet_in(message)
         elif kind == of.OFPT_ECHO_REQUEST:
@@ -452,61 +412,16 @@ class Session:
         elif kind == of.OFPT_PORT_STATUS:
             self._port(message)
         elif message.xid in self._requests:
-            self._answer(message, self._requests[message.xid])
+            self._requests.answered(message, self._loop.time())
         else:
             self.counts.stray += 1
 
-    def _barrier(self, message: Message) -> None:
-        if message.xid not in self._chunks:
-            self.counts.stray += 1
-            return
-        if message.xid != next(iter(self._chunks)):
-            raise Malformed("a barrier was answered before an earlier one")
-        chunk = self._chunks.pop(message.xid)
-        self._barrier_since = self._loop.time()
-        update = chunk.update
-        update.barriers -= 1
-        if update.complete and not update.barriers and not update.done.done():
-            update.done.set_result(None)
-        # All look again: one that has given up meanwhile would keep the room from the others.
-        while self._room:
-            turn = self._room.popleft()
-            if not turn.done():
-                turn.set_result(None)
-
     def _error(self, message: Message) -> None:
         error = replies.error(message)
-        request = self._requests.pop(message.xid, None)
-        if request is not None:
-            if not request.answer.done():
-                request.answer.set_exception(RequestRefused(error))
+        if self._requests.refused(message.xid, error) or self._barriers.refused(message.xid, error):
             return
-        for chunk in self._chunks.values():
-            at = (message.xid - chunk.first) & 0xFFFF_FFFF
-            if at < chunk.count:
-                # The first counts: a switch cannot fill the memory with errors of one change.
-                chunk.update.refusals.setdefault(chunk.index + at, error)
-                return
         self.counts.stray += 1
         log.debug("switch %x: an error that belongs to nothing: %s", self.datapath, error)
-
-    def _answer(self, message: Message, request: _Request) -> None:
-        if message.kind != request.kind:
-            raise Malformed(f"an answer of type {message.kind}; {request.kind} was expected")
-        request.since = self._loop.time()
-        request.parts.append(message.data)
-        request.size += len(message.data)
-        if request.size > self.limits.reply:
-            raise Malformed(f"an answer of more than {self.limits.reply} bytes")
-        if request.part is not None:
-            kind, more = replies.multipart(message)
-            if kind != request.part:
-                raise Malformed(f"a part of type {kind}; {request.part} was expected")
-            if more:
-                return
-        del self._requests[message.xid]
-        if not request.answer.done():
-            request.answer.set_result(request.parts)
 
     def _echo(self, message: Message) -> None:
         if self.waiting > self.limits.outbox + RESERVE:
@@ -543,7 +458,9 @@ class Session:
             self._port_allowances.pop(port.number, None)
         # Many reports at once are told as one; a flood of them costs the rest of the controller little.
         if self._ports_timer is None and self._timer is not None:
-            self._ports_timer = self._loop.call_later(PORTS_DELAY, self._tell_ports)
+            soon = self._ports_told.take(self._loop.time())
+            delay = PORTS_DELAY if soon else PORTS_LATER
+            self._ports_timer = self._loop.call_later(delay, self._tell_ports)
 
     def _tell_ports(self) -> None:
         self._ports_timer = None

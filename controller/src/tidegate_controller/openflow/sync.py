@@ -17,17 +17,27 @@ refused.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tidegate_controller.model.intent import OUR_GROUPS, OURS, OURS_MASK, Group, Match, Rule, SwitchIntent
 from tidegate_controller.openflow import codec
 from tidegate_controller.openflow.change import Change
 from tidegate_controller.openflow.replies import GroupEntry, RuleEntry, SwitchError
-from tidegate_controller.openflow.session import SLICE, Session
+from tidegate_controller.openflow.session import SLICE, Session, SessionLost
 
+T = TypeVar("T")
 Key = tuple[int, int, Match]
 """Table, priority and match of a rule."""
+
+SPARE = 10_000
+"""Rules that a switch may hold beyond four times what it is to hold: others' rules, or what was left over."""
+
+
+def most_held(wanted: int) -> int:
+    """Returns how many rules are read of a switch that is to hold so many: comparing them takes time."""
+    return 4 * wanted + SPARE
 
 
 def _key(rule: Rule) -> Key:
@@ -55,20 +65,28 @@ class Held:
         """Sorts a switch's answers."""
         held = cls()
         for entry in rules:
-            if entry.cookie & OURS_MASK != OURS:
-                held.others += 1
-                if entry.match is not None:
-                    held.taken.add((entry.table, entry.priority, entry.match))
-            elif entry.rule is None:
-                held.spoilt.add((entry.table, entry.cookie))
-            else:
-                held.rules[_key(entry.rule)] = entry.rule
+            held.take(entry)
         for group in groups:
-            if group.number in OUR_GROUPS:
-                held.groups[group.number] = group.group or Group(group.number, ())
-            else:
-                held.other_groups += 1
+            held.take_group(group)
         return held
+
+    def take(self, entry: RuleEntry) -> None:
+        """Sorts one rule of a switch's answer."""
+        if entry.cookie & OURS_MASK != OURS:
+            self.others += 1
+            if entry.match is not None:
+                self.taken.add((entry.table, entry.priority, entry.match))
+        elif entry.rule is None:
+            self.spoilt.add((entry.table, entry.cookie))
+        else:
+            self.rules[_key(entry.rule)] = entry.rule
+
+    def take_group(self, entry: GroupEntry) -> None:
+        """Sorts one group of a switch's answer."""
+        if entry.number in OUR_GROUPS:
+            self.groups[entry.number] = entry.group or Group(entry.number, ())
+        else:
+            self.other_groups += 1
 
     def note(self, report: "Report") -> None:
         """Takes in what a plan has changed."""
@@ -254,14 +272,31 @@ async def take_back(session: Session, report: Report) -> Report:
     return await carry_out(session, Plan(report.done).inverse)
 
 
-async def read(session: Session) -> Held:
-    """Asks a switch what it holds."""
-    rules = await session.rules()
-    return Held.of(rules, await session.groups())
+async def read(session: Session, most: int = SPARE) -> Held:
+    """Asks a switch what it holds. A switch with more than so many rules or groups loses its session."""
+    held = Held()
+    await _sorted(session, "rules", await session.rules(), held.take, most)
+    await _sorted(session, "groups", await session.groups(), held.take_group, most)
+    return held
+
+
+async def _sorted(session: Session, what: str, found: list[T], take: Callable[[T], None], most: int) -> None:
+    """Others have their turn between slices."""
+    if len(found) > most:
+        reason = (
+            f"it holds {len(found)} {what}; at most {most} were expected. Remove them there: ovs-ofctl"
+            f" del-{'flows' if what == 'rules' else what}"
+        )
+        session.lose(reason)
+        raise SessionLost(reason)
+    for start in range(0, len(found), SLICE):
+        for entry in found[start : start + SLICE]:
+            take(entry)
+        await asyncio.sleep(0)
 
 
 async def synchronise(session: Session, intent: SwitchIntent) -> Report:
     """Makes a switch hold what it is to hold, whatever it holds now."""
-    held = await read(session)
+    held = await read(session, most_held(len(intent.rules)))
     report = await carry_out(session, plan(held, intent))
     return Report(report.done, report.refused, report.conflicts, held.others, held.other_groups)

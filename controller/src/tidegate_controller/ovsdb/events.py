@@ -61,19 +61,3 @@ class NotSet:
 
 
 Event = Connected | Lost | LinkUp | LinkDown | Changed | Left | NotSet
-
-
-@dataclass(frozen=True)
-class Counters:
-    """What a port has counted since it exists. Open vSwitch writes these every 5 s.
-
-    Frames that a queue drops are not in here: OpenFlow's queue statistics have them (OpenFlow 1.3, 7.3.5.8).
-    """
-
-    received_bytes: int = 0
-    received_frames: int = 0
-    received_dropped: int = 0
-    sent_bytes: int = 0
-    sent_frames: int = 0
-    sent_dropped: int = 0
-    errors: int = 0

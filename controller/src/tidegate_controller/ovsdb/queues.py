@@ -24,6 +24,8 @@ BFD = {"enable": "true", "min_rx": "50", "min_tx": "50", "mult": "3"}
 """A frame each 50 ms in both directions; three that are missing are a failure (RFC 5880, 6.8.4)."""
 MOST_QUEUES = 64
 """Queues of one port."""
+MOST_DELETED = 200
+"""Rows that one change deletes."""
 LAST_PRIORITY = 7
 """Linux gives a higher number this one (TC_HTB_NUMPRIO)."""
 LEAST_RATE = 12_000
@@ -93,7 +95,7 @@ def plan(
 
 
 def remains(view: View) -> list[Change]:
-    """Returns changes that delete rows of ours which nothing refers to."""
+    """Returns changes that delete rows of ours which nothing refers to, to be made one after the other."""
     idle = {uuid for uuid, row in view.qos.items() if row.ours and not view.uses[uuid]}
     # A QoS row that goes now does not keep its queues.
     held = {queue for uuid, row in view.qos.items() if uuid not in idle for queue in row.queues.values()}
@@ -101,7 +103,8 @@ def remains(view: View) -> list[Change]:
     operations = [_delete("QoS", uuid) for uuid in sorted(idle)] + [
         _delete("Queue", uuid) for uuid in sorted(loose)
     ]
-    return [Change(f"{len(operations)} rows that nothing uses", tuple(operations))] if operations else []
+    parts = (operations[start : start + MOST_DELETED] for start in range(0, len(operations), MOST_DELETED))
+    return [Change(f"{len(part)} rows that nothing uses", tuple(part)) for part in parts]
 
 
 def _give(number: int, port: PortRow, queues: tuple[Queue, ...], view: View, found: Plan) -> None:

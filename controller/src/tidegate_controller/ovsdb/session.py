@@ -24,9 +24,10 @@ from typing import Any
 
 from tidegate_controller.model.intent import SwitchIntent
 from tidegate_controller.model.topology import Port
+from tidegate_controller.openflow.limits import Allowance
 
 from .connection import SHARE, Broken, Connection, Fault, Refused, check_remote, no_fault, opened
-from .events import Changed, Connected, Counters, Event, Left, LinkDown, LinkUp, Lost, NotSet
+from .events import Changed, Connected, Event, Left, LinkDown, LinkUp, Lost, NotSet
 from .queues import Change, check, plan, remains
 from .rows import Malformed, Replica, View, requests, shown
 
@@ -36,9 +37,13 @@ LONGEST_PAUSE = 5.0
 AGAIN = 5.0
 """Seconds before what failed is tried again, if nothing has changed meanwhile."""
 LEAST_PAUSE = 0.02
-"""Seconds between writes, so that a program that undoes ours again and again costs little."""
+"""Seconds between writes; twice as long each time that another program undoes ours, up to `LONGEST_PAUSE`."""
 MOST_CHANGES = 200
 """Changes of one transaction."""
+QUIET = 60.0
+"""Seconds without a write after which what another undoes is no repetition."""
+LINES, LINES_AT_ONCE = 5.0, 200.0
+"""Lines of the log about one database: a second, and at once."""
 APPLIED = 10.0
 """Seconds that ovs-vswitchd has to apply a transaction."""
 
@@ -84,12 +89,14 @@ class Database:
         tls: ssl.SSLContext | None = None,
         only: Container[int] | None = None,
         fault: Fault = no_fault,
+        may: Callable[[], bool] = lambda: True,
     ) -> None:
         """`remote` is `unix:PATH`, `tcp:HOST:PORT` or `ssl:HOST:PORT` (with `tls`).
 
         `listener` is called in the event loop and must not block. Bridges get `names` by datapath id. With
         `only`, other datapath ids are left out: a database must not speak for a switch of another one.
         `fault` gets the certificate of an `ssl:` database, and returns why it is not the one expected.
+        `may` is asked before each write: whether this controller may still make it.
         Raises `ValueError` for an address of another form.
         """
         check_remote(remote, tls is not None)
@@ -98,7 +105,7 @@ class Database:
         self._names = dict(names or {})
         self.tls = tls
         """Of connections to come."""
-        self._fault = fault
+        self._fault, self._may = fault, may
         self._only = only
         self._told_connected = False
         self._connection: Connection | None = None
@@ -109,6 +116,16 @@ class Database:
         self._fresh = asyncio.Event()
         self._dirty = asyncio.Event()
         self._applied = asyncio.Event()
+        self._wished = asyncio.Event()
+        self._wishes = 0
+        """How often `want` was called."""
+        self._writes = 0
+        """Transactions."""
+        self._planning = 0.0
+        """s that the last look at all switches took."""
+        self._lines = Allowance(LINES, LINES_AT_ONCE)
+        self._untold = 0
+        """Lines above the allowance."""
 
     def recheck(self) -> None:
         """Ends a connection whose certificate is not the one expected any more."""
@@ -132,11 +149,9 @@ class Database:
         wanted = self._wanted.setdefault(switch, _Wanted(copy))
         wanted.intent = copy
         wanted.number += 1
+        self._wishes += 1
+        self._wished.set()
         self._dirty.set()
-
-    def forget(self, switch: str) -> None:
-        """Leaves a switch as it is from now on."""
-        self._wanted.pop(switch, None)
 
     def fault(self, switch: str) -> str | None:
         """Why a switch has not the queues that it is to have; `None`: it has them."""
@@ -170,25 +185,6 @@ class Database:
             for datapath, bridge in self._view.bridges.items()
         }
 
-    async def counters(self) -> dict[Port, Counters]:
-        """Returns the counters of all ports. Raises `NotInForce` if the database does not answer."""
-        if self._connection is None:
-            raise NotInForce(f"{self.remote} is not connected")
-        ask = {"op": "select", "table": "Interface", "where": [], "columns": ["_uuid", "statistics"]}
-        try:
-            answers = await self._connection.call("transact", ["Open_vSwitch", ask])
-            rows = {row["_uuid"][1]: dict(row["statistics"][1]) for row in answers[0]["rows"]}
-        except (Broken, Refused) as error:
-            raise NotInForce(f"{self.remote}: {error}") from None
-        except (LookupError, TypeError, ValueError):
-            raise NotInForce(f"{self.remote} answers with no statistics") from None
-        return {
-            Port(switch_name(datapath, self._names), number): _counters(rows[port.interface])
-            for datapath, bridge in self._view.bridges.items()
-            for number, port in bridge.ports.items()
-            if port.interface in rows
-        }
-
     async def run(self) -> None:
         """Connects, and stays connected, until it is cancelled."""
         pause, told = FIRST_PAUSE, ""
@@ -213,6 +209,10 @@ class Database:
             connection = await opened(self.remote, self.tls, self._notice, self._fault)
         except Broken as error:
             return str(error)
+        except Exception as error:
+            # As below: such as one in a certificate.
+            log.exception("%s: a fault of ours", self.remote)
+            return str(error) or repr(error)
         self._connection = connection
         works = connection.serve(), connection.keep_alive(), self._look(), self._keep(connection)
         tasks = [asyncio.create_task(work) for work in works]
@@ -262,25 +262,48 @@ class Database:
         self._see()
         self._told_connected = True
         self._tell(Connected(self.remote, tuple(sorted(self.switches))))
+        pause, last, wished = LEAST_PAUSE, time.monotonic(), -1
         while True:
             self._dirty.clear()
-            fine = await self._settle_together(connection)
-            if not fine:
-                fine = True
-                for switch, wanted in list(self._wanted.items()):
-                    fine &= await self._settle(connection, switch, wanted)
-            if self._wanted and (changes := remains(self._view)):
-                fine &= await self._write(connection, self.remote, changes)
-            await asyncio.sleep(LEAST_PAUSE)
+            self._wished.clear()
+            wishes, writes = self._wishes, self._writes
+            fine = await self._round(connection)
+            if self._writes > writes:
+                # Nothing else was wished since the last write: another program undoes ours.
+                now = time.monotonic()
+                drift = wishes == wished and now < last + QUIET
+                pause = min(2 * pause, LONGEST_PAUSE) if drift else LEAST_PAUSE
+                last, wished = now, wishes
+            await asyncio.sleep(max(LEAST_PAUSE, SHARE * self._planning))
+            if pause > LEAST_PAUSE:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._wished.wait()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if fine else AGAIN):
                     await self._dirty.wait()
+
+    async def _round(self, connection: Connection) -> bool:
+        """Makes what is due; returns whether all is made, and applied."""
+        fine = await self._settle_together(connection)
+        if not fine:
+            fine = True
+            for switch, wanted in list(self._wanted.items()):
+                fine &= await self._settle(connection, switch, wanted)
+        if self._wanted:
+            began = time.monotonic()
+            parts = remains(self._view)
+            self._planning += time.monotonic() - began
+            for part in parts:
+                fine = fine and await self._write(connection, self.remote, [part])
+        return fine
 
     async def _settle_together(self, connection: Connection) -> bool:
         """Makes the changes of all switches at once: ovs-vswitchd takes as long for one as for many.
 
         Returns whether all are made, and applied; if not, they are to be made switch by switch.
         """
+        began = time.monotonic()
         due: list[tuple[_Wanted, int]] = []
         changes: list[tuple[str, Change]] = []
         for switch, wanted in list(self._wanted.items()):
@@ -288,6 +311,7 @@ class Database:
             if found:
                 due.append((wanted, wanted.number))
                 changes += [(switch, change) for change in found]
+        self._planning = time.monotonic() - began
         if not changes:
             return True
         try:
@@ -367,6 +391,9 @@ class Database:
 
         Raises `Refused` if nothing was changed, `NotInForce` if it is not applied in time.
         """
+        if not self._may():
+            raise NotInForce("another controller may lead by now: nothing more is written")
+        self._writes += 1
         operations = [operation for _, change in changes for operation in change.operations]
         count = {"op": "mutate", "table": "Open_vSwitch", "where": [], "mutations": [["next_cfg", "+=", 1]]}
         look = {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["next_cfg"]}
@@ -413,7 +440,14 @@ class Database:
             self._tell(LinkDown(port, reason))
 
     def _tell(self, event: Event) -> None:
-        log.info("%s", event)
+        if self._lines.take(time.monotonic()):
+            if self._untold:
+                log.info("%s: %d lines before this one were left out", self.remote, self._untold)
+                self._untold = 0
+            level = logging.WARNING if isinstance(event, NotSet | Left) else logging.INFO
+            log.log(level, "%s", event)
+        else:
+            self._untold += 1
         self._listener(event)
 
 
@@ -428,19 +462,3 @@ def _configuration(answers: object, count: int) -> int:
         case [*_, {"rows": [{"next_cfg": int(configuration)}]}] if len(rows) == count:
             return configuration
     raise Refused(f"{len(rows)} answers to {count} operations")
-
-
-def _counters(row: Mapping[str, Any]) -> Counters:
-    def of(*names: str) -> int:
-        values = (row.get(name, 0) for name in names)
-        return sum(value for value in values if isinstance(value, int))
-
-    return Counters(
-        of("rx_bytes"),
-        of("rx_packets"),
-        of("rx_dropped"),
-        of("tx_bytes"),
-        of("tx_packets"),
-        of("tx_dropped"),
-        of("rx_errors", "tx_errors"),
-    )

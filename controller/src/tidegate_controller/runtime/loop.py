@@ -21,36 +21,34 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from tidegate_controller import events as ev
 from tidegate_controller.config import Config
 from tidegate_controller.core import Core
-from tidegate_controller.model.intent import SwitchIntent
 from tidegate_controller.model.paths import PathRequest
 from tidegate_controller.model.topology import Port, Topology
 from tidegate_controller.openflow import codec, server
 from tidegate_controller.openflow.lldp import Discovery
 from tidegate_controller.openflow.replies import PortState
-from tidegate_controller.openflow.session import RequestRefused, Session, SessionLost
+from tidegate_controller.openflow.session import Session
 from tidegate_controller.ovsdb import events as db
-from tidegate_controller.ovsdb.session import Database, NotInForce
+from tidegate_controller.ovsdb.session import Database
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.outbox import Outbox
+from tidegate_controller.runtime.questions import Busy, Questions
+from tidegate_controller.runtime.queues import Queues
 from tidegate_controller.runtime.roles import assume
+from tidegate_controller.runtime.sampling import Sampling
 from tidegate_controller.runtime.secure import Secure
 from tidegate_controller.runtime.seen import Seen
 from tidegate_controller.runtime.start import restore
-from tidegate_controller.runtime.switch import Switch
+from tidegate_controller.runtime.switch import Switch, guarded
 from tidegate_controller.state.election import Election
 from tidegate_controller.state.store import Store
 from tidegate_controller.trust import Trust
 
-MOST_ASKED = 1000
-"""Questions without an answer."""
-SAMPLES = 1.0
-"""s between two looks at the counters of queues."""
 LOOKS = 4
 """How often ports are served with LLDP in an interval."""
 
@@ -59,10 +57,6 @@ log = logging.getLogger(__name__)
 
 FLUSH = 5.0
 """s that the last writes may take at the end."""
-
-
-class Busy(Exception):
-    """Too many questions wait for an answer."""
 
 
 class Standby(Exception):
@@ -95,32 +89,37 @@ class Runtime:
         if election is not None:
             election.seen = self._leader_seen
         self._outbox = Outbox(store, self._carry_out, self._may)
-        self._seen = Seen(config.links, config.hosts, Discovery(config.interval), Topology())
-        self.heard: set[Port] = set()
-        """Ports at which BFD hears the other end."""
+        self._seen = self._anew(Topology())
         self._topology: Topology | None = None
-        self.switches = {name: Switch(name, self.happened) for name in config.datapaths.values()}
         names = config.datapaths
         self._trust = trust
         secure = Secure(config, trust)
         self.server = server.Server(self._of_switch, tls=secure.switches, most=len(names), name=secure.name)
         self.databases = {
             remote: Database(
-                remote, self._of_database, names, secure.databases, only=numbers, fault=secure.fault(numbers)
+                remote,
+                self._of_database,
+                names,
+                secure.databases,
+                only=numbers,
+                fault=secure.fault(numbers),
+                may=self._may,
             )
             for remote, numbers in config.databases.items()
         }
-        self._database_of = {
+        database_of = {
             names[number]: self.databases[remote]
             for remote, numbers in config.databases.items()
             for number in numbers
         }
-        self._intents = {name: SwitchIntent() for name in self.switches}
-        """Queues and watched ports."""
+        self._queues = Queues(names.values(), database_of, self._begin, self.happened)
+        sampling = Sampling(self._queues.intents, self.happened)
+        self.switches = {
+            name: Switch(name, self.happened, sampling.run, self._may) for name in names.values()
+        }
+        self._questions = Questions(self.happened)
         self._events: deque[ev.Event] = deque()
         self._at_work = False
-        self._answers: dict[int, asyncio.Future[ev.Answer]] = {}
-        self._asked = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: asyncio.Future[None] | None = None
         self._began = time.time() - time.monotonic()
@@ -155,13 +154,18 @@ class Runtime:
         await self.server.start(*self._config.listen)
         log.info("switches are served at %s port %d", self._config.listen[0], self.server.port)
 
+    def _anew(self, before: Topology) -> Seen:
+        config = self._config
+        names = config.datapaths.values()
+        return Seen(names, config.links, config.hosts, Discovery(config.interval), before)
+
     async def _stand_by(self, election: Election) -> None:
         await election.campaign()
         # The lease is renewed while the state is read.
         self._begin(election.hold())
         await self._take_over()
         for name, session in list(self.server.sessions.items()):
-            self._begin(self._assume(name, session))
+            self._ask_role(name, session)
 
     async def _take_over(self) -> None:
         """Goes on where the process before has ended."""
@@ -172,7 +176,7 @@ class Runtime:
         if self._trust is not None:
             await self._trust.lead()
         before = kept.network.topology if kept.network else Topology()
-        self._seen = Seen(config.links, config.hosts, Discovery(config.interval), before)
+        self._seen = self._anew(before)
         where = self._store.where if self._store else "the state"
         effects, terms = restore(self.core, kept, config, self.now, where)
         self.leading = True
@@ -181,7 +185,6 @@ class Runtime:
         for database in self.databases.values():
             self._begin(database.run())
         self._begin(self._discover())
-        self._begin(self._sample())
         if self._trust is not None:
             self._begin(self._trust.run())
 
@@ -225,8 +228,7 @@ class Runtime:
             await asyncio.wait(self._tasks)
         for switch in self.switches.values():
             switch.down("the controller ends")
-        for future in self._answers.values():
-            future.cancel()
+        self._questions.end()
         if self._store is not None:
             await self._store.close()
 
@@ -241,19 +243,9 @@ class Runtime:
     async def _question(self, event: Callable[[int], ev.Event]) -> ev.Answer:
         if not self.leading:
             raise Standby(f"another controller leads: {self.leader or 'which one is not known'}")
-        if len(self._answers) >= MOST_ASKED:
-            raise Busy(f"{MOST_ASKED} questions wait for an answer; ask again later")
         if self._outbox.crowded:
             raise Busy("the state is written more slowly than it changes; ask again later")
-        self._asked += 1
-        asker = self._asked
-        future: asyncio.Future[ev.Answer] = asyncio.get_running_loop().create_future()
-        self._answers[asker] = future
-        try:
-            self.happened(event(asker))
-            return await future
-        finally:
-            del self._answers[asker]
+        return await self._questions.ask(event)
 
     def happened(self, event: ev.Event) -> None:
         """Tells the core, after all that is told already. A standby hears nothing: it will be told anew."""
@@ -267,12 +259,15 @@ class Runtime:
             while self._events:
                 self._outbox.put(self.core.handle(self._events.popleft(), self.now))
             self._at_work = False
-        except Exception as fault:
-            # It stays at work: what the core would decide now is worth nothing.
+        except BaseException as fault:
+            # A panic of the native module is no `Exception`. It stays at work: what the core would decide now
+            # is worth nothing.
             self._fail(fault)
 
     def _fail(self, fault: BaseException) -> None:
         if self._fault is not None and not self._fault.done():
+            if not isinstance(fault, Exception):
+                fault = RuntimeError(f"{type(fault).__name__}: {fault}")
             self._fault.set_exception(fault)
             # Databases of switches know no roles: nothing is written there from now on.
             for task in self._tasks:
@@ -282,7 +277,7 @@ class Runtime:
         """A part beside it has a fault, so the process is to end."""
         self._fail(fault)
 
-    def _begin(self, work: Any) -> None:  # noqa: ANN401 - coroutines of None
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -301,11 +296,9 @@ class Runtime:
             case ev.Sync():
                 self._order(effect.switch, effect)
             case ev.SetQueues():
-                self._begin(self._set_queues(effect, self._want(effect)))
+                self._queues.set(effect)
             case ev.Answer():
-                future = self._answers.get(effect.asker)
-                if future is not None and not future.done():
-                    future.set_result(effect)
+                self._questions.answer(effect)
             case ev.TellHost():
                 log.info("to host %s: path %s: %s", effect.host, effect.path.request.name, effect.verdict)
                 if self._told is not None:
@@ -322,8 +315,9 @@ class Runtime:
         if switch is not None:
             switch.order(order)
         elif isinstance(order, ev.Install):
-            # It was kept, and is not in the configuration any more.
-            self.happened(ev.SwitchFailed(name, order.ticket, "not configured"))
+            # It was kept, and is not in the configuration any more: nothing is there that could be wrong, so
+            # what was in use there can end.
+            self.happened(ev.SwitchDone(name, order.ticket))
 
     def _wake(self, at: float) -> None:
         with contextlib.suppress(RuntimeError):
@@ -336,45 +330,6 @@ class Runtime:
         else:
             self.happened(ev.Tick())
 
-    def _want(self, effect: ev.SetQueues) -> str:
-        """States queues at once, in the order of the core; returns why some cannot be."""
-        problem = ""
-        for port, queues in effect.queues.items():
-            intent = self._intents.setdefault(port.switch, SwitchIntent())
-            intent.queues[port.number] = queues
-            if port in effect.watched:
-                intent.watched.add(port.number)
-        for switch in {port.switch for port in effect.queues}:
-            database = self._database_of.get(switch)
-            if database is None:
-                problem = f"switch {switch} has no database in the configuration"
-                continue
-            try:
-                database.want(switch, self._intents[switch])
-            except ValueError as error:
-                problem = f"switch {switch}: {error}"
-        return problem
-
-    async def _set_queues(self, effect: ev.SetQueues, problem: str) -> None:
-        if not problem:
-            switches = sorted({port.switch for port in effect.queues})
-            found = await asyncio.gather(*(self._settled(switch, effect) for switch in switches))
-            problem = "; ".join(text for text in found if text)[:300]
-        if problem:
-            log.warning("queues: %s", problem)
-            self.happened(ev.QueuesFailed(effect.number, problem))
-        else:
-            self.happened(ev.QueuesDone(effect.number))
-
-    async def _settled(self, switch: str, effect: ev.SetQueues) -> str:
-        """Waits until a switch has its queues; returns why it has not."""
-        try:
-            left = await self._database_of[switch].settled(switch)
-        except NotInForce as error:
-            return str(error)
-        ports = sorted(port.number for port in effect.queues if port.switch == switch)
-        return next((left[number] for number in ports if number in left), "")
-
     # Events.
 
     def _of_switch(self, event: server.Event) -> None:
@@ -384,7 +339,7 @@ class Runtime:
                 if self._election is None:
                     self._up(name, session, ports)
                 else:
-                    self._begin(self._assume(name, session))
+                    self._ask_role(name, session)
             case server.SwitchDown(name, reason):
                 self._seen.no_session(name)
                 self.switches[name].down(reason)
@@ -410,6 +365,9 @@ class Runtime:
             for order in orders:
                 self.happened(ev.SwitchFailed(name, order.ticket, reason))
 
+    def _ask_role(self, name: str, session: Session) -> None:
+        self._begin(guarded(name, session, self._assume(name, session)))
+
     async def _assume(self, name: str, session: Session) -> None:
         """Takes the role of this moment at a switch; a leader's work there begins with it."""
         leads = self.leading
@@ -420,7 +378,7 @@ class Runtime:
 
     def _leader_seen(self) -> None:
         for name, session in list(self.server.sessions.items()):
-            self._begin(self._assume(name, session))
+            self._ask_role(name, session)
 
     def _ports(self, name: str, ports: Mapping[int, PortState]) -> None:
         self._seen.ports(name, {number: port.up for number, port in ports.items()}, self.now)
@@ -428,50 +386,22 @@ class Runtime:
     def _of_database(self, event: db.Event) -> None:
         match event:
             case db.LinkUp(port):
-                self.heard.add(port)
                 self._seen.bfd(port, True)
             case db.LinkDown(port):
-                self.heard.discard(port)
                 self._seen.bfd(port, False)
-            case db.NotSet(switch, reason) | db.Left(Port(switch), reason):
-                log.warning("switch %s: %s", switch, reason)
             case _:
                 pass
         self._look()
 
     def _look(self, terms: tuple[Any, ...] = ()) -> None:
         """Tells the core if what works has changed."""
-        if not self.leading:
+        now = self.now
+        if not self.leading or not (terms or self._seen.changed(now)):
             return
-        topology = self._seen.topology()
+        topology = self._seen.topology(now)
         if terms or topology != self._topology:
             self._topology = topology
             self.happened(ev.TopologyChanged(topology, terms))
-
-    async def _sample(self) -> None:
-        """Tells drops of queues. Switches tell no backlog (OpenFlow 1.3, 7.3.5.8)."""
-        while True:
-            await asyncio.sleep(SAMPLES)
-            found = await asyncio.gather(*(self._counted(name) for name in list(self.server.sessions)))
-            if samples := tuple(sample for some in found for sample in some):
-                self.happened(ev.Sampled(samples))
-
-    async def _counted(self, name: str) -> list[ev.QueueSample]:
-        session = self.server.sessions.get(name)
-        if session is None:
-            return []
-        try:
-            counters = await session.queue_counters()
-        except (SessionLost, RequestRefused):
-            return []
-        queues = self._intents[name].queues
-        ours = {(port, queue.number) for port, held in queues.items() for queue in held}
-        # The database repairs rates by itself, so they are not read here.
-        return [
-            ev.QueueSample(Port(name, one.port), one.queue, one.tx_errors, 0)
-            for one in counters
-            if (one.port, one.queue) in ours
-        ]
 
     async def _discover(self) -> None:
         discovery = self._seen.discovery

@@ -12,7 +12,8 @@ it believes.
 
 import logging
 
-from tidegate_controller.openflow.session import RequestRefused, Role, Session, SessionLost
+from tidegate_controller.openflow.requests import RequestRefused
+from tidegate_controller.openflow.session import Role, Session, SessionLost
 
 log = logging.getLogger(__name__)
 

@@ -10,49 +10,72 @@ A link works if LLDP frames have crossed it in both directions, both its ports a
 the other end. BFD that has never heard the other end tells nothing: of a link that became silent in one
 direction while no controller ran, LLDP tells. A switch without a session goes on to forward, so its links
 count as before: its neighbours' BFD tells when they do not. After a restart, links are as they were kept
-until LLDP had its time to confirm them.
+until LLDP had its time to confirm them. Links that come and go are damped (`damping.py`).
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from tidegate_controller.model.topology import Attachment, Link, Port, Topology
 from tidegate_controller.openflow.lldp import CONFIRMATIONS, Discovery, is_lldp
+from tidegate_controller.runtime.damping import Damping
 
 
 class Seen:
     """What is known of switches, ports and links. Times are in s."""
 
     def __init__(
-        self, links: Iterable[Link], hosts: Mapping[str, Attachment], discovery: Discovery, before: Topology
+        self,
+        switches: Iterable[str],
+        links: Iterable[Link],
+        hosts: Mapping[str, Attachment],
+        discovery: Discovery,
+        before: Topology,
     ) -> None:
-        """`links` are both directions of all that are configured; `before` is what was kept."""
+        """All that is configured, `links` in both directions; `before` is what was kept.
+
+        What is not configured any more is no part of the network, whatever was kept of it.
+        """
         self.discovery = discovery
         self.unknown = 0
         """LLDP frames over links that are not configured."""
         self._links = frozenset(links)
+        self._ends: dict[str, set[Port]] = defaultdict(set)
+        """Ports with links, by switch."""
+        for link in self._links:
+            self._ends[link.source.switch].add(link.source)
         self._hosts = dict(hosts)
         self._closed = {host.port for host in hosts.values()}
         self._there: dict[str, set[Port]] = {}
         """Ports of each switch that are up."""
-        self._switches = set(before.switches)
+        self._switches = set(before.switches) & set(switches)
         self._crossed = set(before.links) & self._links
         self._since: dict[str, float] = {}
         """When the session of a switch began."""
         self._down: set[Port] = set()
         self._silent: set[Port] = set()
+        self._damping = Damping()
+        self._fresh = True
 
-    def topology(self) -> Topology:
-        """What works."""
+    def changed(self, now: float) -> bool:
+        """Whether the topology may be another one than the last time that it was asked for."""
+        due = self._damping.due
+        return self._fresh or (due is not None and now >= due)
+
+    def topology(self, now: float) -> Topology:
+        """What works, and counts by now."""
+        self._fresh = False
         broken = self._down | self._silent
         up = {
             link
             for link in self._crossed
-            if link.back in self._crossed and broken.isdisjoint((link.source, link.target))
+            if link.back in self._crossed and link.source not in broken and link.target not in broken
         }
-        return Topology(set(self._switches), up, dict(self._hosts))
+        return Topology(set(self._switches), self._damping.take(up, now), dict(self._hosts))
 
     def attach(self, hosts: Mapping[str, Attachment], now: float) -> None:
         """Takes hosts that are new in the configuration: no LLDP goes to their ports any more."""
+        self._fresh = True
         self._hosts |= hosts
         self._closed |= {host.port for host in hosts.values()}
         for switch in {host.port.switch for host in hosts.values()}:
@@ -60,6 +83,7 @@ class Seen:
 
     def session(self, switch: str, now: float) -> None:
         """A switch has a session."""
+        self._fresh |= switch not in self._switches
         self._switches.add(switch)
         self._since[switch] = now
 
@@ -69,9 +93,11 @@ class Seen:
 
     def ports(self, switch: str, up: Mapping[int, bool], now: float) -> None:
         """All ports of a switch, and whether they are up."""
-        known = {end for link in self._links for end in (link.source, link.target) if end.switch == switch}
         there = {Port(switch, number) for number, works in up.items() if works}
-        self._down = {port for port in self._down if port.switch != switch} | (known - there)
+        others = {port for port in self._down if port.switch != switch}
+        down = others | (self._ends.get(switch, set()) - there)
+        self._fresh |= down != self._down
+        self._down = down
         self._there[switch] = there
         self._open(switch, now)
 
@@ -82,10 +108,9 @@ class Seen:
 
     def bfd(self, port: Port, hears: bool) -> None:
         """BFD of a port hears the other end, or lost it."""
-        if hears:
-            self._silent.discard(port)
-        else:
-            self._silent.add(port)
+        if hears == (port in self._silent):
+            self._fresh = True
+            self._silent ^= {port}
 
     def frame(self, port: Port, frame: bytes, now: float) -> None:
         """A frame that a switch has sent to the controller."""
@@ -95,6 +120,7 @@ class Seen:
         if link is None:
             return
         if link in self._links:
+            self._fresh |= link not in self._crossed
             self._crossed.add(link)
         else:
             self.unknown += 1
@@ -104,8 +130,11 @@ class Seen:
         self.discovery.expire(now)
         since = now - self.discovery.interval * (CONFIRMATIONS + 1)
         able = {switch for switch, began in self._since.items() if began < since}
-        self._crossed = {
+        confirmed = self.discovery.links
+        crossed = {
             link
             for link in self._crossed
-            if link in self.discovery.links or not {link.source.switch, link.target.switch} <= able
+            if link in confirmed or not {link.source.switch, link.target.switch} <= able
         }
+        self._fresh |= crossed != self._crossed
+        self._crossed = crossed
