@@ -1,14 +1,17 @@
 """The registry of hosts against a simple model, and what it makes of hosts that lie."""
 
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_network
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate_controller.decide.hosts import Registry
-from tidegate_controller.decide.leases import Unclaimed
+from tidegate_controller.decide.leases import Clock, Unclaimed
 from tidegate_controller.decide.misses import MOST_AT_ONCE, Totals
 from tidegate_controller.decide.standing import Standing
+from tidegate_controller.decide.words import Words
 from tidegate_controller.model.decisions import Verdict
 from tidegate_controller.model.hosts import (
     Allowed,
@@ -202,9 +205,11 @@ def test_a_vm_moves() -> None:
     assert real.surroundings("h2").refused[0].reason == (
         "its name is that of vNIC a of host h1; one has to go"
     )
+    real.publish(0.0)
     before = real.version("h2")
     real.register("h1", replace(one, vnics=()), 1.0)
     assert real.holder("a") == ("h2", vnic("a", 1))
+    assert real.publish(1.0) == ["h1", "h2"] or real.publish(1.0) == []
     assert real.version("h2") > before
     assert real.surroundings("h2").refused == ()
 
@@ -234,23 +239,102 @@ def test_hosts_that_lie() -> None:
 
 
 def test_an_arrival_is_about_what_its_host_was_told() -> None:
-    """What a host says before it knows of other terms does not count for these."""
+    """Its word counts from the view on that told it of these terms, also if it has been shown a newer one."""
     real = registry()
     sender = Registration("r", (uplink("h1"),), (vnic("a", 1, rate=5),))
     far = Registration("r", (uplink("h2"),), (vnic("b", 2),), (Arrival("a"),))
+
+    def seen(now: float) -> int:
+        real.publish(now)
+        real.surroundings("h2")
+        return real.version("h2")
+
     real.register("h1", sender, 0.0)
     real.register("h2", far, 0.0)
     assert real.arrival("h2", "a") is None
-    real.surroundings("h2")
+    first = seen(0.0)
+    real.register("h2", far, 1.0)
+    assert real.arrival("h2", "a") is None
+    far = replace(far, view=first)
     real.register("h2", far, 1.0)
     assert real.arrival("h2", "a") == Arrival("a")
     real.register("h1", replace(sender, vnics=(vnic("a", 1, rate=6),)), 2.0)
     assert real.arrival("h2", "a") is None
+    second = seen(2.0)
+    assert second > first
     real.register("h2", far, 3.0)
-    assert real.arrival("h2", "a") is None
-    real.surroundings("h2")
-    real.register("h2", replace(far, arrivals=(Arrival("a", "no room"),)), 4.0)
+    assert real.arrival("h2", "a") is None, "made from the view of before"
+    real.register("h2", replace(far, view=second, arrivals=(Arrival("a", "no room"),)), 4.0)
     assert real.arrival("h2", "a") == Arrival("a", "no room")
+    real.register("h1", replace(sender, vnics=(vnic("a", 1, rate=6), vnic("c", 3))), 5.0)
+    assert real.arrival("h2", "a") == Arrival("a", "no room"), "another vNIC changes nothing of it"
+
+
+def test_views_have_a_pace() -> None:
+    """A host that changes again and again makes few versions for others; its own are there at once."""
+    real = registry()
+    real.register("h2", Registration("r", (uplink("h2"),), (vnic("b", 2),)), 0.0)
+    versions, own = set(), set()
+    for n in range(1, 101):
+        one = Registration("r", (uplink("h1"),), (vnic("a", 1, rate=n),))
+        assert real.register("h1", one, n / 100) == 1
+        assert real.register("h1", one, n / 100) == 0
+        real.publish(n / 100)
+        versions.add(real.version("h2"))
+        own.add(real.version("h1"))
+    assert len(versions) <= 6
+    real.publish(9.0)
+    assert real.version("h2") > max(versions)
+    assert not real.bumped
+
+
+def test_what_the_configuration_lets_a_host_announce() -> None:
+    """Names by patterns, addresses by prefixes, and how many vNICs."""
+    networks = (ip_network("192.168.1.0/24"), ip_network("fd00::/64"))
+    allowed = Allowed("10.0.0.1", frozenset({1}), ANY, ("web-*", "db"), 2, networks)
+    real = Registry({"h1": allowed}, LEASE, 0.0)
+    addresses = ("192.168.1.7", "10.0.0.1", "fd00::1", "fe80::1")
+    vnics = (replace(vnic("web-1", 1), addresses=addresses), vnic("dbx", 2), vnic("db", 3), vnic("web-2", 4))
+    real.register("h1", Registration("r", (uplink("h1"),), vnics), 0.0)
+    found = {one.item: one.reason for one in real.refused("h1")}
+    assert found["vnic dbx"].startswith("its name fits no pattern of `vnics`")
+    assert found["vnic web-2"] == "it is one more than `vnics-at-most` of this host, 2"
+    assert found["addresses of vnic web-1"].startswith("10.0.0.1, fe80::1: not in `addresses`")
+    holder = real.holder("web-1")
+    assert holder is not None
+    assert holder[1].addresses == ("192.168.1.7", "fd00::1")
+
+
+def test_the_word_of_a_far_host_that_is_taken_back() -> None:
+    """A refusal counts at once, silence after a lease; nothing in the first lease after a start."""
+    real, words = registry(), Words()
+    real.register("h1", Registration("r", (uplink("h1"),), (vnic("a", 1),)), 20.0)
+    far = Registration("r", (uplink("h2"),), (vnic("b", 2),))
+    real.register("h2", far, 20.0)
+    real.publish(20.0)
+    requests = [path("a>b").request, path("o>b", lasting=True).request]
+
+    def says(now: float, *arrivals: Arrival) -> dict[str, str]:
+        real.register("h2", replace(far, arrivals=arrivals, view=real.version("h2")), now)
+        return words.withdrawn(real, requests, now)
+
+    assert words.withdrawn(real, requests, 9.0) == {}
+    assert says(21.0, Arrival("a")) == {}
+    assert says(22.0, Arrival("a", "no room")) == {"a>b": "host h2 admits vNIC a no more: no room"}
+    assert says(23.0, Arrival("a")) == {}
+    assert says(24.0) == {}
+    assert says(33.9) == {}
+    assert says(34.0) == {"a>b": "host h2 does not say any more that it admits vNIC a"}
+    assert says(35.0, Arrival("a")) == {}
+
+
+def test_the_time_of_leases_stands_still_with_the_controller() -> None:
+    """After a standstill hosts have the time to register again."""
+    clock = Clock(100.0)
+    assert clock.look(100.2) == pytest.approx(100.2)
+    assert clock.look(160.0) == pytest.approx(100.7)
+    assert clock.look(159.0) == pytest.approx(100.7)
+    assert clock.look(159.3) == pytest.approx(101.0)
 
 
 def path(name: str, host: str = "h1", lasting: bool = False) -> Path:

@@ -22,6 +22,9 @@ from tidegate_controller.model.paths import Path
 from tidegate_controller.runtime.kept import Kept
 
 MOST_DECISIONS = 1000
+JSON = "application/json"
+VIEW = 0.1
+"""Tokens for each other host that has to read a new view."""
 CODES = {
     asked.Unsound: Code.INVALID,
     asked.NotYours: Code.FORBIDDEN,
@@ -38,11 +41,13 @@ class Call:
     parameters: dict[str, Any] = field(default_factory=dict)
     """Of the path and the query."""
     body: Any = None
+    owe: Callable[[float], None] = lambda tokens: None
+    """Takes tokens of the client for what its request costs beyond the usual."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """An answer that is no JSON."""
+    """An answer that is text already."""
 
     text: str
     kind: str
@@ -85,8 +90,9 @@ class Operations:
         """A host announces itself."""
         self._lead()
         host = self._host(call)
-        self._service.register(host, read.registration(call.body))
-        return self._service.view(host)
+        others = self._service.register(host, read.registration(call.body))
+        call.owe(VIEW * others)
+        return Text(self._service.view(host), JSON)
 
     async def view(self, call: Call) -> Any:  # noqa: ANN401
         """What a host is to know."""
@@ -97,12 +103,12 @@ class Operations:
             await self._service.wait(host, after, wait / 1e9)
             self._lead()
             self._registered(call)
-        return self._service.view(host)
+        return Text(self._service.view(host), JSON)
 
     async def leave(self, call: Call) -> None:
         """A host goes."""
         self._lead()
-        self._service.leave(self._host(call))
+        call.owe(VIEW * self._service.leave(self._host(call)))
 
     async def misses(self, call: Call) -> None:
         """Late frames."""
@@ -153,8 +159,9 @@ class Operations:
         try:
             asked.sound(name, body["vnic"], body["remote"], request)
             if by_host:
-                registry = self._service.registry
+                registry, allowed = self._service.registry, self._service.config.api.allowed
                 asked.of_host(registry, call.who.name, body["vnic"], body["remote"], request)
+                asked.within_quota(allowed[call.who.name], self._service.requests(), request)
         except asked.NotWanted as error:
             raise Problem(CODES[type(error)], str(error), [str(error)]) from None
         answer = await self._service.ask(request)
@@ -232,17 +239,16 @@ class Operations:
             raise Problem(Code.FORBIDDEN, f"path {call.parameters['name']} is not of host {call.who.name}")
 
     def _all_hosts(self) -> list[dict[str, Any]]:
-        registry, now = self._service.registry, self._service.runtime.now
-        found = []
+        registry, found = self._service.registry, []
         for name, host in sorted(self._service.config.hosts.items()):
-            until = registry.until(name)
+            left = self._service.lease_left(name)
             found.append(
                 {
                     "name": name,
                     "port": str(host.port),
                     "address": host.address,
-                    "registered": until is not None,
-                    "lease_left": max(0, int((until - now) * 1e9)) if until is not None else 0,
+                    "registered": left is not None,
+                    "lease_left": left or 0,
                     "vnics": registry.vnics(name),
                 }
             )

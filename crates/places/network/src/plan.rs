@@ -75,6 +75,7 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Result<Vec<NetworkAction>, Ve
             of_contracts,
             &found.terms,
             arrivals.unwrap_or_default(),
+            facts.view.as_ref().map_or(0, |view| view.version),
         );
         // Another link has announced nothing.
         if facts.announced.as_ref() != Some(&to) || !actions.is_empty() {
