@@ -197,7 +197,6 @@ def test_a_far_host_takes_its_word_back() -> None:
                 await one.register("h1")
                 await one.register("h2", arrivals=[{"remote": "a1", "refused": refused}])
                 path = (await one.good("view", "token-h1", host="h1"))["paths"][0]
-                assert path == await one.good("path", name=NAME)
                 assert bool(path["reasons"]) == (path["state"] == "violated")
                 return str(path["state"]) + "".join(path["reasons"])
 

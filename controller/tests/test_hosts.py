@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate_controller.decide.claims import MOST_KEPT, Claims
 from tidegate_controller.decide.hosts import Registry
 from tidegate_controller.decide.leases import Clock, Unclaimed
 from tidegate_controller.decide.misses import MOST_AT_ONCE, Totals
@@ -60,6 +61,8 @@ class Model:
     uplinks: dict[str, Uplink | None] = field(default_factory=dict)
     until: dict[str, float] = field(default_factory=dict)
     counted: set[tuple[str, str]] = field(default_factory=set)
+    kept: dict[str, tuple[str, str, float]] = field(default_factory=dict)
+    """Host and MAC that had a name, and until when it is theirs."""
 
     def register(self, host: str, one: Registration, now: float) -> None:
         """Replaces what the host announced."""
@@ -69,33 +72,43 @@ class Model:
         for each in one.vnics:
             if each.segment in ALLOWED[host].segments:
                 vnics.setdefault(each.name, each)
-        self._put(host, vnics)
+        self._put(host, vnics, now)
 
-    def leave(self, host: str) -> None:
+    def leave(self, host: str, now: float) -> None:
         """Nothing of it is announced any more."""
         if host in self.until:
             del self.until[host], self.uplinks[host]
-            self._put(host, {})
+            self._put(host, {}, now)
 
     def expire(self, now: float) -> None:
         """Hosts whose lease is over, in order."""
+        self._count(now)
         for host in sorted(host for host, until in self.until.items() if until <= now):
-            self.leave(host)
+            self.leave(host, now)
 
-    def _put(self, host: str, vnics: dict[str, Vnic]) -> None:
+    def _put(self, host: str, vnics: dict[str, Vnic], now: float) -> None:
         for key in [key for key in self.announced if key[0] == host]:
             new, old = vnics.get(key[1]), self.announced[key]
             if new is None or (new.mac, new.segment) != (old.mac, old.segment):
                 del self.announced[key]
-                self.counted.discard(key)
+                if key in self.counted:
+                    self.counted.discard(key)
+                    self.kept[key[1]] = (host, old.mac, now + LEASE)
         for name, one in vnics.items():
             self.announced[(host, name)] = one
+        self._count(now)
+
+    def _count(self, now: float) -> None:
         for key, one in self.announced.items():
+            of, mac_, until = self.kept.get(key[1], ("", "", 0.0))
+            if until > now and key[0] != of and one.mac != mac_:
+                continue
             held = [self.announced[other] for other in self.counted]
             names = {other.name for other in held}
             macs = {(other.mac, other.segment) for other in held}
             if len(held) < MOST and one.name not in names and (one.mac, one.segment) not in macs:
                 self.counted.add(key)
+                self.kept.pop(key[1], None)
 
     def remotes(self, host: str) -> list[Remote]:
         """vNICs of others with an uplink, in segments of this one."""
@@ -164,8 +177,8 @@ def test_against_the_model(todo: list[tuple[str, str | int, Registration | None]
             real.register(str(who), one, now)
             model.register(str(who), one, now)
         elif what == "leave":
-            real.leave(str(who))
-            model.leave(str(who))
+            real.leave(str(who), now)
+            model.leave(str(who), now)
         else:
             now += int(who)
             assert real.expire(now) == sorted(host for host, until in model.until.items() if until <= now)
@@ -189,7 +202,7 @@ def test_against_the_model(todo: list[tuple[str, str | int, Registration | None]
             expected = {key for key in model.counted if key[1] == name}
             assert ({(holder[0], holder[1].name)} if holder else set()) == expected
     for host in HOSTS:
-        real.leave(host)
+        real.leave(host, now)
     claims = real._claims
     left = (real._in, real._terms, claims._holders, claims._waiting, claims._crowded)
     assert [len(one) for one in left] == [0] * 5
@@ -212,6 +225,43 @@ def test_a_vm_moves() -> None:
     assert real.publish(1.0) == ["h1", "h2"] or real.publish(1.0) == []
     assert real.version("h2") > before
     assert real.surroundings("h2").refused == ()
+
+
+def test_a_name_is_kept() -> None:
+    """For the MAC that had it, wherever that is, and for its host; for others only after a lease."""
+    real = registry()
+    real.register("h1", Registration("r", (uplink("h1"),), (vnic("a", 1),)), 0.0)
+    real.register("h2", Registration("r", (uplink("h2"),), (vnic("a", 2),)), 0.0)
+    real.leave("h1", 1.0)
+    assert real.holder("a") is None
+    assert real.refused("h2")[0].reason == (
+        "its name was that of MAC 02:00:00:00:00:01 of host h1, and is kept for these for one lease"
+    )
+    real.register("h3", Registration("r", (uplink("h3"),), (vnic("a", 1),)), 2.0)
+    assert real.holder("a") == ("h3", vnic("a", 1))
+    real.register("h3", Registration("r", (uplink("h3"),), (vnic("a", 3),)), 3.0)
+    assert real.holder("a") == ("h3", vnic("a", 3)), "another MAC of the same host"
+    real.register("h2", Registration("r", (uplink("h2"),), (vnic("a", 2),)), 4.0)
+    real.leave("h3", 4.0)
+    assert (real.expire(13.9), real.holder("a")) == ([], None)
+    real.register("h2", Registration("r", (uplink("h2"),), (vnic("a", 2),)), 13.9)
+    assert (real.expire(14.0), real.holder("a")) == ([], ("h2", vnic("a", 2)))
+    assert real.refused("h2") == ()
+
+
+def test_names_that_are_kept_are_bounded() -> None:
+    """Of each host: one that announces ever new names takes nothing from others."""
+    claims = Claims(100, LEASE)
+    claims.replace("h1", set(), {"own": vnic("own", 1)}, 0.0)
+    claims.replace("h1", {"own"}, {}, 0.0)
+    for n in range(MOST_KEPT + 9):
+        claims.replace("h2", set(), {f"x{n}": vnic(f"x{n}", 2)}, 0.0)
+        claims.replace("h2", {f"x{n}"}, {}, 0.0)
+    assert len(claims._kept) == 1 + MOST_KEPT
+    assert "own" in claims._kept
+    assert claims.expire(LEASE) == set()
+    assert not claims._kept
+    assert not claims._kept_of.total()
 
 
 def test_hosts_that_lie() -> None:

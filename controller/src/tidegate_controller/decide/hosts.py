@@ -80,7 +80,7 @@ class Registry:
     ) -> None:
         """`lease` in s; the controller began at `began`; `first` is the first version; `most` vNICs count."""
         self._allowed, self.lease, self._began = allowed, lease, began
-        self._claims = Claims(most)
+        self._claims = Claims(most, lease)
         self._hosts: dict[str, _Host] = {}
         self._versions: dict[str, int] = {}
         self._in: dict[int, dict[str, int]] = {}
@@ -191,27 +191,29 @@ class Registry:
             registration.vnics,
         ):
             return 0
-        others = self._replace(host, there)
+        others = self._replace(host, there, now)
         # The answer shows the host what became of its words.
         self._published.pop(host, None)
         return others
 
-    def leave(self, host: str) -> int:
+    def leave(self, host: str, now: float) -> int:
         """Ends a host's registration. Returns how many other hosts see a difference."""
         there = self._hosts.get(host)
         if there is None:
             return 0
         there.registration = Registration(there.registration.run)
-        others = self._replace(host, there)
+        others = self._replace(host, there, now)
         self._bump([host])
         del self._hosts[host]
         return others
 
     def expire(self, now: float) -> list[str]:
-        """Ends leases. Returns their hosts."""
+        """Ends leases, and the time of names that were kept. Returns hosts whose lease is over."""
+        for host in sorted(self._claims.expire(now)):
+            self._show(host, self._hosts[host])
         over = sorted(host for host, there in self._hosts.items() if there.until <= now)
         for host in over:
-            self.leave(host)
+            self.leave(host, now)
         return over
 
     def changed(self, host: str) -> None:
@@ -236,13 +238,13 @@ class Registry:
 
     # How.
 
-    def _replace(self, host: str, there: _Host) -> int:
+    def _replace(self, host: str, there: _Host, now: float) -> int:
         """Puts an announcement in place of the one before. Returns how many other hosts see a difference."""
         waiting, self.bumped = self.bumped, set()
         before = set(there.vnics)
         self._parted.clear()
         there.uplink, there.vnics, there.faults = _checked(self._allowed[host], there.registration)
-        others = self._claims.replace(host, before, there.vnics)
+        others = self._claims.replace(host, before, there.vnics, now)
         # Reasons name the holder, which may be another one now.
         others |= {name for name, one in self._hosts.items() if len(one.vnics) > len(one.shown.vnics)}
         for one in [host, *sorted(others - {host})]:
