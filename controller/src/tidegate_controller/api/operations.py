@@ -64,7 +64,7 @@ class Operations:
         self._service, self._kept, self._exposition = service, kept, exposition
 
     def handlers(self) -> dict[str, Handler]:
-        """By operation."""
+        """Returns them by operation."""
         return {
             "register": self.register,
             "view": self.view,
@@ -87,7 +87,7 @@ class Operations:
     # Hosts.
 
     async def register(self, call: Call) -> Any:  # noqa: ANN401
-        """A host announces itself."""
+        """Takes what a host announces."""
         self._lead()
         host = self._host(call)
         others = self._service.register(host, read.registration(call.body))
@@ -95,7 +95,7 @@ class Operations:
         return Text(self._service.view(host), JSON)
 
     async def view(self, call: Call) -> Any:  # noqa: ANN401
-        """What a host is to know."""
+        """Tells a host what it is to know."""
         self._lead()
         host = self._registered(call)
         after, wait = call.parameters.get("after"), call.parameters.get("wait", 0)
@@ -106,12 +106,12 @@ class Operations:
         return Text(self._service.view(host), JSON)
 
     async def leave(self, call: Call) -> None:
-        """A host goes."""
+        """Ends a registration."""
         self._lead()
         call.owe(VIEW * self._service.leave(self._host(call)))
 
     async def misses(self, call: Call) -> None:
-        """Late frames."""
+        """Takes totals of late frames."""
         self._lead()
         host = self._registered(call)
         if call.body["run"] != self._service.registry.run(host):
@@ -120,22 +120,22 @@ class Operations:
         await self._service.misses(host, call.body["paths"])
 
     async def enrol(self, call: Call) -> Any:  # noqa: ANN401
-        """Served by another part."""
+        """Refuses: another part serves this."""
         raise busy("this controller signs no certificates: its configuration has no [tls]", 60)
 
     async def keys(self, call: Call) -> Any:  # noqa: ANN401
-        """Served by another part."""
+        """Refuses: another part serves this."""
         raise busy("this controller has no keys of segments: its configuration has no [tls]", 60)
 
     async def hosts(self, call: Call) -> Any:  # noqa: ANN401
-        """All hosts."""
+        """Lists all hosts."""
         self._lead()
         return {"hosts": self._all_hosts()}
 
     # Paths.
 
     async def paths(self, call: Call) -> Any:  # noqa: ANN401
-        """All paths."""
+        """Lists all paths."""
         self._lead()
         engine = self._service.engine
         fresh = {
@@ -144,14 +144,14 @@ class Operations:
         return {"paths": [self._service.path(path) for _, path in sorted({**engine.paths, **fresh}.items())]}
 
     async def path(self, call: Call) -> Any:  # noqa: ANN401
-        """One path."""
+        """Shows one path."""
         self._lead()
         path = self._known(call)
         self._own(call, path.request.source, path.request.target)
         return self._service.path(path)
 
     async def request(self, call: Call) -> Any:  # noqa: ANN401
-        """A path is wanted."""
+        """Asks for a path."""
         self._lead()
         name, body = call.parameters["name"], call.body
         by_host = call.who.kind == Kind.HOST
@@ -170,7 +170,7 @@ class Operations:
         return self._service.path(answer.path)
 
     async def release(self, call: Call) -> None:
-        """A path is wanted no more."""
+        """Releases a path."""
         self._lead()
         path = self._known(call)
         self._own(call, path.request.source)
@@ -181,12 +181,12 @@ class Operations:
     # Looking.
 
     async def topology(self, call: Call) -> Any:  # noqa: ANN401
-        """Switches, links with what is reserved, hosts."""
+        """Shows switches, links with what is reserved, hosts."""
         self._lead()
         return {"switches": self._switches(), "links": self._links(), "hosts": self._all_hosts()}
 
     async def decisions(self, call: Call) -> Any:  # noqa: ANN401
-        """Decisions with their reasons; without `after`, the last ones."""
+        """Lists decisions with their reasons; without `after`, the last ones."""
         self._lead()
         after, path = call.parameters.get("after"), call.parameters.get("path")
         limit = call.parameters.get("limit", MOST_DECISIONS)
@@ -199,17 +199,17 @@ class Operations:
         return {"decisions": [write.decision(one) for one in part], "last": self._kept.decided}
 
     async def health(self, call: Call) -> Any:  # noqa: ANN401
-        """Whether it leads."""
+        """Tells whether this controller leads."""
         service = self._service
         sessions = len(service.runtime.server.sessions)
         return {"leader": service.leads, "term": service.term, "switches": sessions}
 
     async def openapi(self, call: Call) -> Any:  # noqa: ANN401
-        """The file."""
+        """Returns the file."""
         return contract()
 
     async def metrics(self, call: Call) -> Text:
-        """Prometheus' text."""
+        """Returns Prometheus' text."""
         return self._exposition()
 
     # Parts.

@@ -106,7 +106,7 @@ class Service:
         self._wake_all()
 
     def standby(self) -> Problem:
-        """Another controller leads."""
+        """Returns the problem that another controller leads."""
         where = self.leader or "which one is not known"
         return Problem(Code.STANDBY, f"another controller leads: {where}", leader=self.leader, retry=1.0)
 
@@ -119,7 +119,7 @@ class Service:
             await asyncio.sleep(LOOK)
 
     def look(self) -> None:
-        """What has changed since the last look, and what is over."""
+        """Finds what has changed since the last look, and what is over."""
         if not self.leads:
             self._wake_all()
             return
@@ -153,7 +153,7 @@ class Service:
                 self.registry.changed(host)
 
     def told(self, change: ev.TellHost) -> None:
-        """The core has changed a path of a host without its question, or cannot help it."""
+        """Hears that the core has changed a path without its host's question, or cannot help it."""
         self.standing.told(change.path, change.verdict, change.reasons, self.runtime.now)
         self.registry.changed(change.host)
         self.wake()
@@ -262,12 +262,12 @@ class Service:
     # Paths.
 
     def path(self, path: Path) -> dict[str, Any]:
-        """A path as it stands."""
+        """Returns a path as it stands."""
         state, reasons = self.state(path)
         return write.path(path, state, reasons, self.engine.misses.get(path.request.name, 0))
 
     def state(self, path: Path) -> tuple[str, tuple[str, ...]]:
-        """The state of a path, and why."""
+        """Returns the state of a path, and why."""
         state, reasons = self.standing.of(path)
         why = self._withdrawn.get(path.request.name)
         if why is None or path.state not in (PathState.ACTIVE, PathState.MOVING):
@@ -275,7 +275,7 @@ class Service:
         return "violated", (why, *reasons)
 
     def known(self, name: str) -> Path | None:
-        """A path, also one that is just being installed."""
+        """Finds a path, also one that is just being installed."""
         path = self.engine.paths.get(name)
         running = self.engine.running.get(name)
         return path or (running.new if running is not None else None)
@@ -302,7 +302,7 @@ class Service:
         return await self._answer(asked[1], f"path {request.name} is being installed; ask again")
 
     def _only_moves(self, request: PathRequest) -> Path | None:
-        """The path, if a change is under way that leaves it with these terms."""
+        """Returns the path if a change is under way that leaves it with these terms."""
         path, running = self.engine.paths.get(request.name), self.engine.running[request.name]
         if path is None or running.new is None or running.release is not None:
             return None
@@ -316,7 +316,7 @@ class Service:
         self.wake()
 
     async def release(self, name: str) -> ev.Answer:
-        """A path is wanted no more."""
+        """Releases a path that is wanted no more."""
         return await self._answer(self.let_go(name), f"path {name} is being released; ask again")
 
     def let_go(self, name: str) -> "asyncio.Task[ev.Answer]":

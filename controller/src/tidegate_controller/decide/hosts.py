@@ -45,7 +45,7 @@ class _Shown:
     refused: tuple[NotCounted, ...] = ()
 
     def visible(self, without: Mapping[str, Vnic]) -> set[int]:
-        """Segments with vNICs that others see and that are not the same there."""
+        """Finds segments with vNICs that others see and that are not the same there."""
         if self.uplink is None:
             return set()
         return {vnic.segment for name, vnic in self.vnics.items() if without.get(name) != vnic}
@@ -98,39 +98,39 @@ class Registry:
     # What is known.
 
     def registered(self, host: str) -> bool:
-        """Whether its lease holds; `expire` ends leases."""
+        """Tells whether its lease holds; `expire` ends leases."""
         return host in self._hosts
 
     def run(self, host: str) -> str | None:
-        """The process of its agent."""
+        """Returns the process of its agent."""
         there = self._hosts.get(host)
         return there.registration.run if there else None
 
     def until(self, host: str) -> float | None:
-        """When its lease ends."""
+        """Returns when its lease ends."""
         there = self._hosts.get(host)
         return there.until if there else None
 
     def vnics(self, host: str) -> int:
-        """How many of its vNICs count."""
+        """Returns how many of its vNICs count."""
         there = self._hosts.get(host)
         return len(there.shown.vnics) if there else 0
 
     def uplink(self, host: str) -> Uplink | None:
-        """Its uplink that counts."""
+        """Returns its uplink that counts."""
         there = self._hosts.get(host)
         return there.uplink if there else None
 
     def holder(self, name: str) -> tuple[str, Vnic] | None:
-        """The host of a vNIC that counts, and the vNIC."""
+        """Returns the host of a vNIC that counts, and the vNIC."""
         return self._claims.holder(name)
 
     def counts(self, host: str, name: str) -> bool:
-        """Whether a vNIC counts as one of a host."""
+        """Tells whether a vNIC counts as one of a host."""
         return self._claims.counts(host, name)
 
     def why_not(self, host: str, name: str) -> str:
-        """Why a vNIC does not count at a host; empty if it does."""
+        """Says why a vNIC does not count at a host; empty if it does."""
         there = self._hosts.get(host)
         if there is None:
             return "the host is not registered"
@@ -140,23 +140,23 @@ class Registry:
         return next((one.reason for one in there.faults if one.item == item), "it is not announced")
 
     def arrival(self, host: str, remote: str) -> Arrival | None:
-        """What a host says about frames of a remote as it is now; `None`: nothing yet."""
+        """Returns what a host says about frames of a remote as it is now; `None`: nothing yet."""
         there, terms = self._hosts.get(host), self._terms.get(remote)
         if there is None or terms is None or there.registration.view < terms[0]:
             return None
         return there.arrivals.get(remote)
 
     def refused(self, host: str) -> tuple[NotCounted, ...]:
-        """What does not count of its announcements."""
+        """Returns what does not count of its announcements."""
         there = self._hosts.get(host)
         return there.shown.refused if there else ()
 
     def version(self, host: str) -> int:
-        """Of what the host is to know."""
+        """Returns the version of what the host is to know."""
         return self._versions.get(host, self._first)
 
     def surroundings(self, host: str) -> Surroundings:
-        """What a registered host is to know of others."""
+        """Returns what a registered host is to know of others."""
         there = self._hosts[host]
         found: dict[str, set[int]] = {}
         for segment in {vnic.segment for vnic in there.shown.vnics.values()}:
@@ -217,7 +217,7 @@ class Registry:
         return over
 
     def changed(self, host: str) -> None:
-        """A path of the host has changed, or why it is as it is."""
+        """Notes that a path of the host has changed, or why it is as it is."""
         if host in self._hosts:
             self._bump([host])
             # The core lets a path rest after a change, so this has a pace already.
@@ -233,7 +233,7 @@ class Registry:
         return due
 
     def grace(self, now: float) -> bool:
-        """Whether hosts may not have had the time to register since the controller began."""
+        """Tells whether hosts may not have had the time to register since the controller began."""
         return now < self._began + self.lease
 
     # How.
@@ -305,14 +305,14 @@ class Registry:
 
 
 def _as_peer(uplink: Uplink | None) -> tuple[int, int] | None:
-    """What others see of an uplink, beside the address, which is always that of the configuration."""
+    """Returns what others see of an uplink, beside the address, which is always that of the configuration."""
     return (uplink.port, uplink.arrival_budget) if uplink else None
 
 
 def _checked(
     allowed: Allowed, registration: Registration
 ) -> tuple[Uplink | None, dict[str, Vnic], tuple[NotCounted, ...]]:
-    """What a host may announce, and the rest with reasons."""
+    """Divides announcements into what a host may announce, and the rest with reasons."""
     faults: list[NotCounted] = []
     uplink: Uplink | None = None
     for one in registration.uplinks:
