@@ -177,7 +177,7 @@ def test_against_the_model(todo: list[tuple[str, str | int, Registration | None]
             real.register(str(who), one, now)
             model.register(str(who), one, now)
         elif what == "leave":
-            real.leave(str(who), now)
+            real.leave(str(who))
             model.leave(str(who), now)
         else:
             now += int(who)
@@ -202,7 +202,7 @@ def test_against_the_model(todo: list[tuple[str, str | int, Registration | None]
             expected = {key for key in model.counted if key[1] == name}
             assert ({(holder[0], holder[1].name)} if holder else set()) == expected
     for host in HOSTS:
-        real.leave(host, now)
+        real.leave(host)
     claims = real._claims
     left = (real._in, real._terms, claims._holders, claims._waiting, claims._crowded)
     assert [len(one) for one in left] == [0] * 5
@@ -232,7 +232,7 @@ def test_a_name_is_kept() -> None:
     real = registry()
     real.register("h1", Registration("r", (uplink("h1"),), (vnic("a", 1),)), 0.0)
     real.register("h2", Registration("r", (uplink("h2"),), (vnic("a", 2),)), 0.0)
-    real.leave("h1", 1.0)
+    real.leave("h1")
     assert real.holder("a") is None
     assert real.refused("h2")[0].reason == (
         "its name was that of MAC 02:00:00:00:00:01 of host h1, and is kept for these for one lease"
@@ -242,7 +242,7 @@ def test_a_name_is_kept() -> None:
     real.register("h3", Registration("r", (uplink("h3"),), (vnic("a", 3),)), 3.0)
     assert real.holder("a") == ("h3", vnic("a", 3)), "another MAC of the same host"
     real.register("h2", Registration("r", (uplink("h2"),), (vnic("a", 2),)), 4.0)
-    real.leave("h3", 4.0)
+    real.leave("h3")
     assert (real.expire(13.9), real.holder("a")) == ([], None)
     real.register("h2", Registration("r", (uplink("h2"),), (vnic("a", 2),)), 13.9)
     assert (real.expire(14.0), real.holder("a")) == ([], ("h2", vnic("a", 2)))

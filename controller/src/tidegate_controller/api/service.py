@@ -198,7 +198,7 @@ class Service:
         """Ends the registration of a host, and its paths. Returns how many other hosts see a difference."""
         if self.registry.registered(host):
             self._say(host, logging.INFO, "leaves")
-        others = self.registry.leave(host, self.clock.look(self.runtime.now))
+        others = self.registry.leave(host)
         self._refused.pop(host, None)
         own = [
             name

@@ -90,6 +90,8 @@ class Registry:
         self._parted: dict[str, tuple[int, Vnic]] = {}
         """Those that have just gone: one that moves to another host at once has the same terms."""
         self._first = self._changes = first
+        self._time = began
+        """Of the last look."""
         self._published: dict[str, float] = {}
         """When each host's version grew last."""
         self.bumped: set[str] = set()
@@ -178,6 +180,7 @@ class Registry:
 
     def register(self, host: str, registration: Registration, now: float) -> int:
         """Takes what a host announces, anew or again. Returns how many other hosts see a difference."""
+        self._time = now
         there, before = self._hosts.get(host), None
         if there is None:
             there = self._hosts[host] = _Host(now, registration)
@@ -191,29 +194,30 @@ class Registry:
             registration.vnics,
         ):
             return 0
-        others = self._replace(host, there, now)
+        others = self._replace(host, there)
         # The answer shows the host what became of its words.
         self._published.pop(host, None)
         return others
 
-    def leave(self, host: str, now: float) -> int:
+    def leave(self, host: str) -> int:
         """Ends a host's registration. Returns how many other hosts see a difference."""
         there = self._hosts.get(host)
         if there is None:
             return 0
         there.registration = Registration(there.registration.run)
-        others = self._replace(host, there, now)
+        others = self._replace(host, there)
         self._bump([host])
         del self._hosts[host]
         return others
 
     def expire(self, now: float) -> list[str]:
         """Ends leases, and the time of names that were kept. Returns hosts whose lease is over."""
+        self._time = now
         for host in sorted(self._claims.expire(now)):
             self._show(host, self._hosts[host])
         over = sorted(host for host, there in self._hosts.items() if there.until <= now)
         for host in over:
-            self.leave(host, now)
+            self.leave(host)
         return over
 
     def changed(self, host: str) -> None:
@@ -238,13 +242,13 @@ class Registry:
 
     # How.
 
-    def _replace(self, host: str, there: _Host, now: float) -> int:
+    def _replace(self, host: str, there: _Host) -> int:
         """Puts an announcement in place of the one before. Returns how many other hosts see a difference."""
         waiting, self.bumped = self.bumped, set()
         before = set(there.vnics)
         self._parted.clear()
         there.uplink, there.vnics, there.faults = _checked(self._allowed[host], there.registration)
-        others = self._claims.replace(host, before, there.vnics, now)
+        others = self._claims.replace(host, before, there.vnics, self._time)
         # Reasons name the holder, which may be another one now.
         others |= {name for name, one in self._hosts.items() if len(one.vnics) > len(one.shown.vnics)}
         for one in [host, *sorted(others - {host})]:
