@@ -26,7 +26,7 @@ class Kept:
     paths: dict[str, Path] = field(default_factory=dict)
     changes: dict[str, ev.SaveChange] = field(default_factory=dict)
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=MOST_DECISIONS))
-    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    verdicts: Counter[Verdict] = field(default_factory=Counter, compare=False)
     """Of decisions of this process."""
 
     @property
