@@ -314,6 +314,8 @@ def test_an_arrival_is_about_what_its_host_was_told() -> None:
     assert second > first
     real.register("h2", far, 3.0)
     assert real.arrival("h2", "a") is None, "made from the view of before"
+    real.register("h2", replace(far, view=second + 1), 3.0)
+    assert real.arrival("h2", "a") is None, "a view that was never made here"
     real.register("h2", replace(far, view=second, arrivals=(Arrival("a", "no room"),)), 4.0)
     assert real.arrival("h2", "a") == Arrival("a", "no room")
     real.register("h1", replace(sender, vnics=(vnic("a", 1, rate=6), vnic("c", 3))), 5.0)

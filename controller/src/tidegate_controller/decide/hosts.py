@@ -64,6 +64,8 @@ class _Host:
     faults: tuple[NotCounted, ...] = ()
     """Of announcements that it may not make."""
     arrivals: dict[str, Arrival] = field(default_factory=dict)
+    view: int = 0
+    """The version that they were made from; 0: none of this registry."""
     shown: _Shown = field(default_factory=_Shown)
 
 
@@ -144,7 +146,7 @@ class Registry:
     def arrival(self, host: str, remote: str) -> Arrival | None:
         """Returns what a host says about frames of a remote as it is now; `None`: nothing yet."""
         there, terms = self._hosts.get(host), self._terms.get(remote)
-        if there is None or terms is None or there.registration.view < terms[0]:
+        if there is None or terms is None or there.view < terms[0]:
             return None
         return there.arrivals.get(remote)
 
@@ -189,6 +191,8 @@ class Registry:
             before, there.registration = there.registration, registration
         there.until = now + self.lease
         there.arrivals = {one.remote: one for one in registration.arrivals}
+        # A greater one is of another controller, whose clock is ahead of ours.
+        there.view = registration.view if registration.view <= self.version(host) else 0
         if before is not None and (before.uplinks, before.vnics) == (
             registration.uplinks,
             registration.vnics,
