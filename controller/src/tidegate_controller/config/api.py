@@ -18,8 +18,9 @@ from pathlib import Path
 
 from tidegate_controller.config.section import ConfigError, Section
 from tidegate_controller.model.hosts import Allowed, MacRange, Network, number_of
+from tidegate_controller.trust import roll
 
-OPERATOR = "operator"
+OPERATOR = roll.OPERATOR
 """The common name of an operator's certificate, so no host has it."""
 MOST_SEGMENTS = 4096
 MOST_MACS = 4096
