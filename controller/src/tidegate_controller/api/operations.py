@@ -161,7 +161,9 @@ class Operations:
             if by_host:
                 registry, allowed = self._service.registry, self._service.config.api.allowed
                 asked.of_host(registry, call.who.name, body["vnic"], body["remote"], request)
-                asked.within_quota(allowed[call.who.name], self._service.requests(), request)
+                there = self._service.known(name)
+                if there is None or there.request != request:
+                    asked.within_quota(allowed[call.who.name], self._service.requests(), request)
         except asked.NotWanted as error:
             raise Problem(CODES[type(error)], str(error), [str(error)]) from None
         answer = await self._service.ask(request)
