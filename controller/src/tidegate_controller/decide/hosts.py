@@ -105,6 +105,10 @@ class Registry:
         """Tells whether its lease holds; `expire` ends leases."""
         return host in self._hosts
 
+    def allows(self, host: str) -> bool:
+        """Whether it may announce itself."""
+        return host in self._allowed
+
     def run(self, host: str) -> str | None:
         """Returns the process of its agent."""
         there = self._hosts.get(host)
@@ -202,6 +206,15 @@ class Registry:
         # The answer shows the host what became of its words.
         self._published.pop(host, None)
         return others
+
+    def allow(self, allowed: Mapping[str, Allowed]) -> None:
+        """Takes what hosts may announce from now on; those that may nothing any more leave."""
+        for host in sorted(self._hosts.keys() - allowed.keys()):
+            self.leave(host)
+        before, self._allowed = self._allowed, allowed
+        for host, there in sorted(self._hosts.items()):
+            if allowed[host] != before[host]:
+                self._replace(host, there)
 
     def leave(self, host: str) -> int:
         """Ends a host's registration. Returns how many other hosts see a difference."""
