@@ -212,6 +212,8 @@ class Registry:
         for host in sorted(self._hosts.keys() - allowed.keys()):
             self.leave(host)
         before, self._allowed = self._allowed, allowed
+        # An operator's word is seen at once.
+        self._published.clear()
         for host, there in sorted(self._hosts.items()):
             if allowed[host] != before[host]:
                 self._replace(host, there)
