@@ -63,9 +63,11 @@ class Model:
     counted: set[tuple[str, str]] = field(default_factory=set)
     kept: dict[str, tuple[str, str, float]] = field(default_factory=dict)
     """Host and MAC that had a name, and until when it is theirs."""
+    away: dict[str, tuple[Uplink, set[int]]] = field(default_factory=dict)
 
     def register(self, host: str, one: Registration, now: float) -> None:
         """Replaces what the host announced."""
+        self.away.pop(host, None)
         self.until[host] = now + LEASE
         self.uplinks[host] = next((up for up in one.uplinks if up.address == ALLOWED[host].address), None)
         vnics: dict[str, Vnic] = {}
@@ -84,7 +86,10 @@ class Model:
         """Hosts whose lease is over, in order."""
         self._count(now)
         for host in sorted(host for host, until in self.until.items() if until <= now):
+            up, segments = self.uplinks[host], {one.segment for (of, _), one in self._counted() if of == host}
             self.leave(host, now)
+            if up is not None and segments:
+                self.away[host] = (up, segments)
 
     def _put(self, host: str, vnics: dict[str, Vnic], now: float) -> None:
         for key in [key for key in self.announced if key[0] == host]:
@@ -130,7 +135,11 @@ class Model:
             up = self.uplinks[of]
             assert up is not None
             peers.append(Peer(of, up.address, up.port, tuple(sorted(segments)), up.arrival_budget))
-        return peers
+        own = {one.segment for (of, _), one in self._counted() if of == host}
+        for of, (up, segments) in self.away.items():
+            if common := own & segments:
+                peers.append(Peer(of, up.address, up.port, tuple(sorted(common)), up.arrival_budget))
+        return sorted(peers, key=lambda peer: peer.host)
 
     def _counted(self) -> list[tuple[tuple[str, str], Vnic]]:
         return [(key, self.announced[key]) for key in self.counted]

@@ -52,7 +52,7 @@ use std::time::Duration;
 use tidegate_contract::SocketOwner;
 use tidegate_durable::{Damage, DurableError};
 use tidegate_paths::Paths;
-use tidegate_place::{Installation, Installed, PairPorts, Site};
+use tidegate_place::{Installation, Installed, KeyRing, Offers, PairPorts, Site};
 use tidegate_service::Notifier;
 use tokio::signal::unix::{SignalKind, signal};
 use watchdog::{Pulse, Watched};
@@ -175,7 +175,16 @@ impl Agent {
         let (commands, received) = mpsc::channel();
         let wake = commands.clone();
         let wake = Arc::new(move || drop(wake.send(Command::Repair)));
-        let installations = install(&Site { state, paths: &paths, wake, pair_ports: PairPorts::default() })?;
+        let offering = commands.clone();
+        let offers = Offers::new(move |offer| {
+            let ends = |_| "the agent ends".to_owned();
+            let (reply, taken) = tokio::sync::oneshot::channel();
+            offering.send(Command::Offer { offer: Box::new(offer), reply }).map_err(|_| ends(()))?;
+            taken.blocking_recv().map_err(|_| ends(()))?.map_err(|error| error.to_string())
+        });
+        let (pair_ports, ring) = (PairPorts::default(), KeyRing::default());
+        let key_ring = ring.clone();
+        let installations = install(&Site { state, paths: &paths, wake, pair_ports, key_ring, offers })?;
         let capture = installations.iter().find_map(|place| place.capture.clone());
         let damage: Vec<Damage> = installations.iter().flat_map(|place| place.damage.clone()).collect();
         let pulse = Pulse::default();
@@ -184,6 +193,7 @@ impl Agent {
         };
         let places = installations.into_iter().map(watched).collect();
         let mut reconciler = Reconciler::new(&options.config, state, paths.guests.clone(), places)?;
+        reconciler.use_ring(ring);
         for (about, what) in damage {
             reconciler.problem(about, Some(what));
         }

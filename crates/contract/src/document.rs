@@ -1,6 +1,6 @@
 //! A contract file, as read, and its tables that have names.
 
-use crate::{Controller, Host, Located, Remote, SegmentKeys, Uplink, Vnic};
+use crate::{Controller, GivenPeer, Host, Located, Remote, SegmentKeys, Uplink, Vnic};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -23,16 +23,20 @@ pub struct Document {
     /// The `[segment.ID]` tables, in the order of the file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub segments: Vec<Located<SegmentKeys>>,
+    /// Peers for uplinks of other documents; no file has any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<Located<GivenPeer>>,
 }
 
 impl Document {
     /// Adds the tables of `other`, but for its `[host]` and `[controller]`.
     pub(crate) fn extend(&mut self, other: Self) {
-        let Self { host: _, controller: _, vnics, uplinks, remotes, segments } = other;
+        let Self { host: _, controller: _, vnics, uplinks, remotes, segments, peers } = other;
         self.vnics.extend(vnics);
         self.uplinks.extend(uplinks);
         self.remotes.extend(remotes);
         self.segments.extend(segments);
+        self.peers.extend(peers);
     }
 }
 
@@ -81,4 +85,5 @@ macro_rules! table {
 table!(Vnic, "vnic", vnics, |vnic| vnic.name.as_str().into(), |vnic| format!("vNIC {}", vnic.name));
 table!(Uplink, "uplink", uplinks, |uplink| uplink.name.as_str().into());
 table!(Remote, "remote", remotes, |remote| remote.name.as_str().into());
+table!(GivenPeer, "peer", peers, |given| given.peer.name.as_str().into());
 table!(SegmentKeys, "segment", segments, |keys| keys.segment.to_string().into());

@@ -20,6 +20,7 @@
 //! - `reach`: the peers that each segment reaches over an uplink
 //! - [`controller`]: the controller of the network
 //! - `document`: a contract file, as read
+//! - [`given`]: peers that another owner gives to an uplink
 //! - [`frame`]: sizes of frames and super-frames
 //! - [`error`]: faults of contracts, and their places
 //! - [`check`]: the rules of one contract and between contracts
@@ -39,6 +40,7 @@ pub mod cores;
 mod document;
 pub mod error;
 pub mod frame;
+pub mod given;
 pub mod host;
 pub mod key;
 pub mod network_paths;
@@ -65,6 +67,7 @@ pub use cores::{Cores, Flow, Placement, Tunnel};
 pub use document::{Document, Table};
 pub use error::{Error, Errors, Located};
 pub use frame::SUPER_FRAME;
+pub use given::{GivenPeer, give};
 pub use host::{Aggregate, Control, Host, Nic};
 pub use key::{SecretKey, SegmentKey};
 pub use parse::parse;

@@ -92,14 +92,15 @@ pub struct Peer {
 }
 
 /// Where the keys of a segment's stamps are: the `[segment.ID]` table. A key is 16 bytes, written as 32 hex digits, in
-/// a file of mode 0600.
+/// a file of mode 0600; or the network's controller gives it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SegmentKeys {
     /// The segment.
     pub segment: Segment,
-    /// File of the key in use, absolute.
-    pub key_file: PathBuf,
+    /// File of the key in use, absolute; `None` if the controller gives it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
     /// File of the key that replaces it, absolute; stamps of both are valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_key_file: Option<PathBuf>,

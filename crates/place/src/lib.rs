@@ -36,13 +36,17 @@
 //! - `refusal`: reasons for a "no", and for a failure
 //! - [`installed`]: a place whose types only it knows
 //! - `pair_ports`: source ports of real-time pairs
+//! - `key_ring`: keys of segments that the network's controller gives
+//! - [`offer`]: tables that a place learns elsewhere
 //! - `site`: the installation of a place at an agent
 
 mod action;
 pub mod difference;
 pub mod host;
 pub mod installed;
+mod key_ring;
 mod observed;
+pub mod offer;
 mod pair_ports;
 mod place;
 mod refusal;
@@ -54,7 +58,9 @@ pub const AGENT: &str = "tidegate-agent";
 
 pub use action::{Action, ContractChange, Effect};
 pub use installed::Installed;
+pub use key_ring::KeyRing;
 pub use observed::{Observed, ObservedUplink, ObservedVnic, PlaceProgram};
+pub use offer::{Offer, Offers, Taken};
 pub use pair_ports::PairPorts;
 pub use place::{Capabilities, Capture, Place, Plan};
 pub use refusal::{PlaceError, Refusal};

@@ -4,7 +4,7 @@
 //!  agent: Site ─▶ a place crate's `install` ─▶ Installation ─▶ agent
 //! ```
 
-use crate::{Capture, Installed, PairPorts};
+use crate::{Capture, Installed, KeyRing, Offers, PairPorts};
 use std::path::Path;
 use std::sync::Arc;
 use tidegate_durable::Damage;
@@ -20,6 +20,10 @@ pub struct Site<'a> {
     pub wake: Arc<dyn Fn() + Send + Sync>,
     /// Source ports of real-time pairs.
     pub pair_ports: PairPorts,
+    /// Keys of segments that the network's controller gives.
+    pub key_ring: KeyRing,
+    /// Takes tables that a place learns elsewhere.
+    pub offers: Offers,
 }
 
 /// An installed place.

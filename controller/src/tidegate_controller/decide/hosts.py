@@ -2,7 +2,8 @@
 
 ```text
  Registration ─▶ allowed? ─▶ Claims ─▶ counted vNICs, uplink ─┐
- lease over, leave ─▶ nothing announced ──────────────────────┴▶ versions of the hosts that see a difference
+ leave ─▶ nothing announced ──────────────────────────────────┼▶ versions of the hosts that see a difference
+ lease over ─▶ the same, but it stays a peer: frames go on ───┘
                                                                     └─▶ Surroundings: peers, remotes, refused
 ```
 
@@ -91,6 +92,8 @@ class Registry:
         """Of each counted vNIC: the change that brought what it announces now."""
         self._parted: dict[str, tuple[int, Vnic]] = {}
         """Those that have just gone: one that moves to another host at once has the same terms."""
+        self._away: dict[str, tuple[Uplink, frozenset[int]]] = {}
+        """Hosts whose lease ended, with the segments of their vNICs: these may still send and receive."""
         self._first = self._changes = first
         self._time = began
         """Of the last look."""
@@ -167,7 +170,8 @@ class Registry:
         """Returns what a registered host is to know of others."""
         there = self._hosts[host]
         found: dict[str, set[int]] = {}
-        for segment in {vnic.segment for vnic in there.shown.vnics.values()}:
+        own = {vnic.segment for vnic in there.shown.vnics.values()}
+        for segment in own:
             for other in self._in.get(segment, ()):
                 if other != host and self._hosts[other].uplink is not None:
                     found.setdefault(other, set()).add(segment)
@@ -178,6 +182,9 @@ class Registry:
             address, port, budget = one.uplink.address, one.uplink.port, one.uplink.arrival_budget
             peers.append(Peer(other, address, port, tuple(sorted(segments)), budget))
             remotes += [Remote(vnic, other) for vnic in one.shown.vnics.values() if vnic.segment in segments]
+        for other, (uplink, inside) in self._away.items():
+            if common := tuple(sorted(own & inside)):
+                peers.append(Peer(other, uplink.address, uplink.port, common, uplink.arrival_budget))
         peers.sort(key=lambda peer: peer.host)
         remotes.sort(key=lambda remote: remote.vnic.name)
         return Surroundings(tuple(peers), tuple(remotes), there.shown.refused)
@@ -190,7 +197,8 @@ class Registry:
         there, before = self._hosts.get(host), None
         if there is None:
             there = self._hosts[host] = _Host(now, registration)
-            self._bump([host])
+            _, segments = self._away.pop(host, (None, frozenset[int]()))
+            self._bump([host, *(other for segment in segments for other in self._in.get(segment, ()))])
         else:
             before, there.registration = there.registration, registration
         there.until = now + self.lease
@@ -236,7 +244,11 @@ class Registry:
             self._show(host, self._hosts[host])
         over = sorted(host for host, there in self._hosts.items() if there.until <= now)
         for host in over:
+            shown = self._hosts[host].shown
             self.leave(host)
+            if shown.uplink is not None and shown.vnics:
+                segments = frozenset(vnic.segment for vnic in shown.vnics.values())
+                self._away[host] = (shown.uplink, segments)
         return over
 
     def changed(self, host: str) -> None:
@@ -310,7 +322,7 @@ class Registry:
             self._terms[vnic.name] = was if was is not None and was[1] == vnic else (self._changes, vnic)
 
     def _visible(self, segment: int, without: str) -> bool:
-        return any(
+        return any(segment in segments for _, segments in self._away.values()) or any(
             other != without and self._hosts[other].uplink is not None for other in self._in.get(segment, ())
         )
 

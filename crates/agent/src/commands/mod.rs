@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_contract::{Errors, Mac, Rate};
 use tidegate_durable::DurableError;
-use tidegate_place::Adopt;
+use tidegate_place::{Adopt, Offer, Taken};
 use tokio::sync::oneshot;
 
 /// A request to the reconciler.
@@ -44,6 +44,11 @@ pub enum Command {
         rate: Option<Rate>,
         reply: oneshot::Sender<Result<(), Unmet>>,
     },
+    /// Bring as much as fits of what a place learnt into force.
+    Offer {
+        offer: Box<Offer>,
+        reply: Reply<Taken>,
+    },
     /// Look at the places now, for clients that read counters.
     Look(Looks),
     /// Observe and repair now: something that a place waited for appeared.
@@ -61,6 +66,7 @@ impl Command {
             Self::Apply { reply, .. } => reply.is_closed(),
             Self::Set { reply, .. } | Self::Remove { reply, .. } => reply.is_closed(),
             Self::Soft { reply, .. } => reply.is_closed(),
+            Self::Offer { reply, .. } => reply.is_closed(),
             // A later client may wait for this look, too.
             Self::Look(_) | Self::Repair | Self::Reload | Self::Stop => false,
         }

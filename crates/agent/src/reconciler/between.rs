@@ -8,7 +8,7 @@
 use crate::store::Contracts;
 use std::collections::{HashMap, HashSet};
 use tidegate_contract::vnic::UPLINK;
-use tidegate_contract::{Located, Peer, Remote, Segment, SegmentKeys, Uplink, Vnic};
+use tidegate_contract::{GivenPeer, Located, Peer, Remote, Segment, SegmentKeys, Uplink, Vnic};
 use tidegate_place::Capabilities;
 
 /// Returns whether a vNIC has a promise for each place in its `to`.
@@ -20,17 +20,24 @@ pub(super) fn promises(vnic: &Vnic) -> bool {
 pub(super) struct Between<'a> {
     remotes: HashMap<&'a str, &'a Remote>,
     peers: HashMap<&'a str, &'a Peer>,
+    vnics: HashSet<&'a str>,
     with_key: HashSet<Segment>,
+    /// Other hosts may still announce vNICs with names that no table has.
+    has_controller: bool,
 }
 
 impl<'a> Between<'a> {
     pub(super) fn of(contracts: &'a Contracts) -> Self {
         let remotes = contracts.all::<Remote>().map(|(_, located)| &located.value);
         let uplinks = contracts.all::<Uplink>().map(|(_, located)| &located.value);
-        let peers = uplinks.flat_map(|uplink| &uplink.peers);
+        let given = contracts.all::<GivenPeer>().map(|(_, located)| &located.value.peer);
+        let peers = uplinks.flat_map(|uplink| &uplink.peers).chain(given);
+        let vnics = contracts.vnics().map(|(_, located)| located.value.name.as_str());
         Self {
             remotes: remotes.map(|remote| (remote.name.as_str(), remote)).collect(),
             peers: peers.map(|peer| (peer.name.as_str(), peer)).collect(),
+            vnics: vnics.collect(),
+            has_controller: contracts.controller().is_some(),
             with_key: contracts.all::<SegmentKeys>().map(|(_, located)| located.value.segment).collect(),
         }
     }
@@ -44,7 +51,9 @@ impl<'a> Between<'a> {
     ) -> Option<String> {
         let at = vnic.place();
         let vnic = &vnic.value;
-        let is_away = |to: &&String| *to == UPLINK || self.remotes.contains_key(to.as_str());
+        let is_unknown = |to: &str| self.has_controller && !self.vnics.contains(to);
+        let is_away =
+            |to: &&String| *to == UPLINK || self.remotes.contains_key(to.as_str()) || is_unknown(to);
         let to = vnic.to.iter().find(is_away)?;
         let receiver = |to: &str| {
             if to == UPLINK { "the uplink".into() } else { format!("{to}, a vNIC of another host") }
@@ -62,9 +71,8 @@ impl<'a> Between<'a> {
         }
         let takes_stamps = |to: &&String| match self.remotes.get(to.as_str()) {
             Some(remote) => self.peers.get(remote.peer.as_str()).is_some_and(|peer| peer.stamps),
-            None => {
-                *to == UPLINK && self.peers.values().any(|peer| peer.stamps && peer.carries(vnic.segment))
-            }
+            None if *to != UPLINK => is_unknown(to),
+            None => self.peers.values().any(|peer| peer.stamps && peer.carries(vnic.segment)),
         };
         let to = vnic.to.iter().find(takes_stamps)?;
         let (receiver, remedy) = (receiver(to), remedy(vnic.segment));

@@ -80,8 +80,8 @@ fn all_tables(contracts: &Contracts) -> BTreeMap<String, BTreeMap<String, String
     if let Some(controller) = contracts.controller() {
         tables.insert("controller".into(), flat(&controller));
     }
-    for (_, Located { value: uplink, .. }) in contracts.all::<Uplink>() {
-        let mut keys = flat(&Uplink { peers: vec![], ..uplink.clone() });
+    for (_, uplink) in contracts.uplinks() {
+        let mut keys = flat(&Uplink { peers: vec![], controlled: false, ..uplink.clone() });
         for peer in &uplink.peers {
             let of_it = flat(peer).into_iter().filter(|(key, _)| key != "name");
             keys.extend(of_it.map(|(key, value)| (format!("peer.{}.{key}", peer.name), value)));

@@ -5,7 +5,8 @@
 //!                    └─ no ─▶ the key read before, for an unchanged table; else refused: what to do
 //! ```
 //!
-//! Files are read with each change by an operator. Repairs use the keys that were read last.
+//! Files are read with each change by an operator. Repairs use the keys that were read last. Keys of the network's
+//! controller are looked up each time: they change by themselves.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -13,13 +14,18 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use tidegate_contract::{Located, SecretKey, SegmentKey, SegmentKeys, Table};
+use tidegate_place::KeyRing;
 
 /// Most bytes of a file: 32 digits with space around them.
 const LONGEST: usize = 128;
 
 /// The keys that were read last, with their tables.
 #[derive(Clone, Debug, Default)]
-pub struct KnownKeys(Vec<(SegmentKeys, SegmentKey)>);
+pub struct KnownKeys {
+    read: Vec<(SegmentKeys, SegmentKey)>,
+    /// Those that the network's controller gives.
+    pub ring: KeyRing,
+}
 
 /// When files are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +50,7 @@ pub struct ReadKeys {
 impl KnownKeys {
     /// Returns the keys, sorted by segment.
     pub fn keys(&self) -> Vec<SegmentKey> {
-        let mut keys: Vec<SegmentKey> = self.0.iter().map(|(_, keys)| *keys).collect();
+        let mut keys: Vec<SegmentKey> = self.read.iter().map(|(_, keys)| *keys).collect();
         keys.sort_by_key(|keys| keys.segment);
         keys
     }
@@ -56,12 +62,24 @@ impl KnownKeys {
         reading: Reading,
     ) -> ReadKeys {
         let mut read = ReadKeys::default();
+        read.known.ring = self.ring.clone();
         for located in tables {
             let table = &located.value;
-            let known = self.0.iter().find(|(known, _)| known == table).map(|(_, keys)| *keys);
+            let Some(file) = &table.key_file else {
+                match self.ring.key(table.segment) {
+                    Some(keys) => read.known.read.push((table.clone(), keys)),
+                    None => read.notes.push(format!(
+                        "{}: the network's controller has not given its key yet; until then frames of this segment have no \
+                         deadline between hosts",
+                        table.what()
+                    )),
+                }
+                continue;
+            };
+            let known = self.read.iter().find(|(known, _)| known == table).map(|(_, keys)| *keys);
             let keys = match known.filter(|_| reading == Reading::Unknown) {
                 Some(keys) => keys,
-                None => match (keys_of(table), known) {
+                None => match (keys_of(table, file), known) {
                     (Ok(keys), _) => keys,
                     (Err(why), Some(keys)) => {
                         let what = table.what();
@@ -74,15 +92,15 @@ impl KnownKeys {
                     }
                 },
             };
-            read.known.0.push((table.clone(), keys));
+            read.known.read.push((table.clone(), keys));
         }
         read
     }
 }
 
 /// Reads the keys of a segment.
-fn keys_of(table: &SegmentKeys) -> Result<SegmentKey, String> {
-    let key = key_in(&table.key_file)?;
+fn keys_of(table: &SegmentKeys, key_file: &Path) -> Result<SegmentKey, String> {
+    let key = key_in(key_file)?;
     let next = table.next_key_file.as_deref().map(key_in).transpose()?;
     if let (Some(next), Some(file)) = (next, &table.next_key_file)
         && next.is_odd() == key.is_odd()
@@ -91,7 +109,7 @@ fn keys_of(table: &SegmentKeys) -> Result<SegmentKey, String> {
         return Err(format!(
             "the last hex digit of the keys in {} and {} is {has} in both, and a stamp tells its key by that: write \
              another key into {}, whose last hex digit is {wanted}",
-            table.key_file.display(),
+            key_file.display(),
             file.display(),
             file.display()
         ));
@@ -182,6 +200,30 @@ mod tests {
         let read = KnownKeys::default().read([&table(folder, next)].into_iter(), Reading::Fresh);
         assert!(read.known.keys().is_empty());
         read.refusals.concat()
+    }
+
+    #[test]
+    fn keys_of_the_controller_are_looked_up_each_time() {
+        let table = tidegate_contract::parse("[segment.42]\nkey = \"controller\"\n", "t.toml")
+            .unwrap()
+            .segments
+            .remove(0);
+        let mut known = KnownKeys::default();
+        let ring = known.ring.clone();
+        for reading in [Reading::Fresh, Reading::Unknown] {
+            let read = known.read([&table].into_iter(), reading);
+            assert!(read.refusals.is_empty() && read.known.keys().is_empty());
+            assert!(
+                read.notes[0].starts_with("[segment.42]: the network's controller has not given its key yet")
+            );
+        }
+        for text in [EVEN, ODD] {
+            let key = SecretKey::parse(text.as_bytes()).unwrap();
+            ring.tell([SegmentKey { segment: table.value.segment, key, next: None }]);
+            known = known.read([&table].into_iter(), Reading::Unknown).known;
+            assert_eq!(String::from(known.keys()[0].key), text);
+        }
+        assert!(!format!("{known:?}").contains("00112233"), "no log has a key");
     }
 
     #[test]

@@ -10,6 +10,8 @@
 //! One thread, so that a place that hangs delays changes and never a reader.
 //!
 //! - `change`: changes that the API asks for
+//! - `offer`: tables that a place learnt elsewhere
+//! - `fitting`: as many items as fit, in few tries
 //! - `check`: whether contracts can be in force, before anything is touched
 //! - `between`: which promises between hosts cannot be kept
 //! - `keys`: reads the keys of segments
@@ -32,7 +34,9 @@ mod check;
 mod diff;
 mod failure;
 mod files;
+mod fitting;
 mod keys;
+mod offer;
 mod plans;
 mod publish;
 mod rates;
@@ -58,12 +62,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
-use tidegate_contract::{Admission, Located, Vnic};
+use tidegate_contract::{Admission, Located, SegmentKeys, Vnic};
 use tidegate_durable::{DurableError, StateFile};
 use tidegate_paths::Roots;
-use tidegate_place::Installed;
 use tidegate_place::host::Claim;
 use tidegate_place::installed::Look;
+use tidegate_place::{Installed, KeyRing};
 
 /// How often places are observed and front ends dialled.
 const TICK: Duration = Duration::from_millis(500);
@@ -187,9 +191,16 @@ impl Reconciler {
         }
     }
 
+    /// Looks keys of the network's controller up in `ring`.
+    pub fn use_ring(&mut self, ring: KeyRing) {
+        self.keys.ring = ring;
+    }
+
     /// Keeps the keys that were read, and reports files that cannot be read.
     fn keep_keys(&mut self, checked: &Checked) {
         self.keys = checked.keys.clone();
+        let tables = self.contracts.all::<SegmentKeys>().map(|(_, located)| &located.value);
+        self.keys.ring.want(tables.filter(|keys| keys.key_file.is_none()).map(|keys| keys.segment).collect());
         let unread = &checked.unread_keys;
         self.problem("keys of segments", (!unread.is_empty()).then(|| unread.join("; ")));
     }
@@ -349,6 +360,10 @@ impl Reconciler {
             }
             Command::Soft { guest, mac, rate, reply } => {
                 let answer = self.set_soft(&guest, mac, rate);
+                let _ = reply.send(answer);
+            }
+            Command::Offer { offer, reply } => {
+                let answer = self.offer(*offer);
                 let _ = reply.send(answer);
             }
             Command::Stop => {}

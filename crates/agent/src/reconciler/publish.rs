@@ -12,7 +12,7 @@ use crate::views::{
 };
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tidegate_contract::{Admission, Placement, Remote, Uplink, Vnic};
+use tidegate_contract::{Admission, Placement, Remote, Vnic};
 use tidegate_evidence::{LogStats, OwnCpus, Quantity, total};
 use tidegate_place::installed::Look;
 use tidegate_place::{Observed, ObservedVnic};
@@ -169,7 +169,7 @@ impl Reconciler {
             version: env!("CARGO_PKG_VERSION").into(),
             problems: self.problems.values().cloned().collect(),
             host: self.contracts.host(),
-            uplinks: self.contracts.all::<Uplink>().map(|(_, located)| located.value.clone()).collect(),
+            uplinks: self.contracts.uplinks().into_iter().map(|(_, uplink)| uplink).collect(),
             remotes: self.contracts.all::<Remote>().map(|(_, located)| located.value.clone()).collect(),
             places: self
                 .places

@@ -184,7 +184,7 @@ pub(super) fn place_view(name: &str, seen: &Seen) -> PlaceView {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::store::Owner;
     use std::collections::BTreeMap;
@@ -216,7 +216,7 @@ mod tests {
 
     /// The vNICs of a place, those that it cannot have any more, and its claims on the host.
     #[derive(Default)]
-    struct There {
+    pub(crate) struct There {
         vnics: BTreeMap<String, Vnic>,
         broken: BTreeSet<String>,
         refused: BTreeSet<String>,
@@ -225,7 +225,7 @@ mod tests {
         loops_over_budget: Option<u64>,
     }
 
-    struct FakePlace(&'static str, Arc<Mutex<There>>);
+    pub(crate) struct FakePlace(pub &'static str, pub Arc<Mutex<There>>);
 
     impl Place for FakePlace {
         type Action = ContractChange;
@@ -313,7 +313,7 @@ mod tests {
         }
     }
 
-    fn agent(folder: &Path, places: impl IntoIterator<Item = FakePlace>) -> Reconciler {
+    pub(crate) fn agent(folder: &Path, places: impl IntoIterator<Item = FakePlace>) -> Reconciler {
         let places = places.into_iter().map(|place| Box::new(place) as Box<dyn Installed>).collect();
         let guests = tidegate_paths::Paths::new(&[], &[]).unwrap().guests;
         Reconciler::new(&folder.join("etc"), folder, guests, places).unwrap()

@@ -9,7 +9,7 @@ use tidegate_place::ObservedUplink;
 
 impl Reconciler {
     pub(super) fn uplink_views(&self) -> impl Iterator<Item = UplinkView> + '_ {
-        self.contracts.all::<Uplink>().map(|(owner, located)| self.uplink_view(&owner, &located.value))
+        self.contracts.uplinks().into_iter().map(|(owner, uplink)| self.uplink_view(&owner, &uplink))
     }
 
     fn uplink_view(&self, owner: &Owner, contract: &Uplink) -> UplinkView {

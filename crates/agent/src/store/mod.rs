@@ -10,8 +10,10 @@
 //! - [`files`]: the configuration folder, watched
 //! - `owner`: who may change a contract
 //! - `tables`: tables of one kind, by owner
+//! - `offered`: what the network's controller tells, beside the tables of others
 
 pub mod files;
+pub mod offered;
 mod owner;
 mod tables;
 
@@ -21,7 +23,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use tidegate_contract::{
-    Controller, Document, Errors, Host, Located, Remote, SegmentKeys, Table, Uplink, Vnic, merge,
+    Controller, Document, Errors, GivenPeer, Host, Located, Remote, SegmentKeys, Table, Uplink, Vnic, give,
+    merge,
 };
 use tidegate_place::Network;
 
@@ -33,6 +36,9 @@ pub struct Contracts {
     #[serde(default)]
     pub programs: BTreeMap<String, Document>,
     pub api: Document,
+    /// What a place offered as `controller:HOST`; the part of it that tables of others leave is among the programs'.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub offers: BTreeMap<String, Document>,
 }
 
 impl Contracts {
@@ -75,22 +81,32 @@ impl Contracts {
         self.documents().find_map(|(_, d)| Some(d.controller.as_ref()?.value.clone()))
     }
 
+    /// Returns the uplinks with all of their peers, of all owners.
+    pub fn uplinks(&self) -> Vec<(Owner, Uplink)> {
+        let controller = self.controller();
+        let given: Vec<&GivenPeer> = self.all::<GivenPeer>().map(|(_, located)| &located.value).collect();
+        let with_all = |(owner, located): (Owner, &Located<Uplink>)| {
+            let mut uplink = located.value.clone();
+            uplink.controlled = controller.as_ref().is_some_and(|controller| controller.serves(&uplink.name));
+            give(std::slice::from_mut(&mut uplink), given.iter().copied());
+            (owner, uplink)
+        };
+        self.all::<Uplink>().map(with_all).collect()
+    }
+
     /// Returns one uplink.
-    pub fn uplink(&self, name: &str) -> Option<&Uplink> {
-        self.all::<Uplink>().map(|(_, located)| &located.value).find(|uplink| uplink.name == name)
+    pub fn uplink(&self, name: &str) -> Option<Uplink> {
+        self.uplinks().into_iter().map(|(_, uplink)| uplink).find(|uplink| uplink.name == name)
     }
 
     /// Returns the ways to other hosts, and the vNICs there, without keys.
     pub fn network(&self) -> Network {
         let mut network = Network {
-            uplinks: self.all::<Uplink>().map(|(_, located)| located.value.clone()).collect(),
+            uplinks: self.uplinks().into_iter().map(|(_, uplink)| uplink).collect(),
             remotes: self.all::<Remote>().map(|(_, located)| located.value.clone()).collect(),
             keys: Vec::new(),
             controller: self.controller(),
         };
-        for uplink in &mut network.uplinks {
-            uplink.controlled = network.controller.as_ref().is_some_and(|c| c.serves(&uplink.name));
-        }
         network.uplinks.sort_by(|a, b| a.name.cmp(&b.name));
         network.remotes.sort_by(|a, b| a.name.cmp(&b.name));
         network
@@ -118,7 +134,16 @@ impl Contracts {
 
     /// Adds and changes the contracts of `document`; with `prune` removes the owner's other tables, but for `[host]`.
     pub fn merge(&mut self, owner: &Owner, document: Document, prune: bool) -> Result<(), Owned> {
-        let Document { host, controller, vnics, uplinks, remotes, segments } = document;
+        // What a controller tells yields to all others.
+        self.set_offers_aside();
+        let merged = self.merge_beside(owner, document, prune);
+        self.settle_offers();
+        merged
+    }
+
+    fn merge_beside(&mut self, owner: &Owner, document: Document, prune: bool) -> Result<(), Owned> {
+        let Document { host, controller, vnics, uplinks, remotes, segments, peers } = document;
+        self.merge_tables::<GivenPeer>(owner, peers, prune)?;
         self.merge_tables::<Vnic>(owner, vnics, prune)?;
         self.merge_tables::<Uplink>(owner, uplinks, prune)?;
         self.merge_tables::<Remote>(owner, remotes, prune)?;
@@ -154,6 +179,7 @@ impl Contracts {
             Some(old) => *old = vnic,
             None => vnics.push(vnic),
         }
+        self.settle_offers();
         Ok(())
     }
 
@@ -162,12 +188,21 @@ impl Contracts {
         self.refuse_others(name, &Owner::Api)?;
         let before = self.api.vnics.len();
         self.api.vnics.retain(|v| v.value.name != name);
-        Ok(self.api.vnics.len() < before)
+        let is_gone = self.api.vnics.len() < before;
+        self.settle_offers();
+        Ok(is_gone)
     }
 
     /// Sets a file's contents, `None` if the file is gone. The file takes over the tables that the API or a program had
     /// set; returns their names.
     pub fn set_file(&mut self, path: &Path, document: Option<Document>) -> Vec<String> {
+        self.set_offers_aside();
+        let taken_over = self.set_file_beside(path, document);
+        self.settle_offers();
+        taken_over
+    }
+
+    fn set_file_beside(&mut self, path: &Path, document: Option<Document>) -> Vec<String> {
         let Some(document) = document else {
             self.files.remove(path);
             return vec![];
@@ -264,7 +299,16 @@ mod tests {
     #[test]
     fn owners_have_a_kind_and_a_name() {
         assert_eq!(Owner::named("api"), Ok(Owner::Api));
-        for wrong in ["", "web1", "libvirt:", ":web1", "file:/etc/x.toml", "Libvirt:a", "libvirt:a\nb"] {
+        for wrong in [
+            "",
+            "web1",
+            "controller:h1",
+            "libvirt:",
+            ":web1",
+            "file:/etc/x.toml",
+            "Libvirt:a",
+            "libvirt:a\nb",
+        ] {
             assert!(Owner::named(wrong).is_err(), "{wrong}");
         }
     }
@@ -320,7 +364,7 @@ mod tests {
         let mut contracts = Contracts::default();
         contracts.merge(&Owner::Api, text("h1"), false).unwrap();
         assert!(contracts.network().uplinks[0].controlled);
-        assert!(!contracts.uplink("net0").unwrap().controlled, "as it was written");
+        assert!(contracts.uplink("net0").unwrap().controlled, "as places have it");
         let taken_over = contracts.set_file(Path::new("/x.toml"), Some(text("h2")));
         assert_eq!(taken_over, ["[uplink.net0]", "[controller]"]);
         assert_eq!(contracts.controller().unwrap().host, "h2");

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use tidegate_place::offer::CONTROLLER;
 
 /// The owner of a contract: no other owner may change it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,15 +15,20 @@ pub enum Owner {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} names no owner; expected KIND:NAME such as \"libvirt:web1\", the kind in small letters and not \"file\""
+    "{0:?} names no owner; expected KIND:NAME such as \"libvirt:web1\", the kind in small letters and neither \"file\" nor \
+     \"controller\""
 )]
 pub struct NoOwner(String);
+
+/// Kinds of owners that the agent itself names.
+const RESERVED: [&str; 2] = ["file", CONTROLLER];
 
 impl Owner {
     /// Parses the name of an owner: a program such as `libvirt:web1`, or `api`.
     pub fn named(text: &str) -> Result<Self, NoOwner> {
-        let kind =
-            |kind: &str| !kind.is_empty() && kind != "file" && kind.chars().all(|c| c.is_ascii_lowercase());
+        let kind = |kind: &str| {
+            !kind.is_empty() && !RESERVED.contains(&kind) && kind.chars().all(|c| c.is_ascii_lowercase())
+        };
         match text.split_once(':') {
             None if text == "api" => Ok(Self::Api),
             Some((k, name)) if kind(k) && !name.is_empty() && !name.contains(char::is_control) => {
@@ -65,6 +71,9 @@ impl fmt::Display for Owned {
                     f,
                     "{what} belongs to the libvirt domain {domain:?}: change its <metadata> or <bandwidth> there"
                 ),
+                None if name.starts_with(&format!("{CONTROLLER}:")) => {
+                    write!(f, "{what} comes from the network's controller: change it at its host")
+                }
                 None => write!(f, "{what} belongs to {name}: change it there"),
             },
             Owner::Api => {

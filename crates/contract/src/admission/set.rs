@@ -7,6 +7,7 @@
 //!  remote, to = ["plc1"] ──▶ vNIC plc1
 //! ```
 
+use crate::check::may_come;
 use crate::reach::Reach;
 use crate::{Attach, Host, Peer, Remote, UPLINK, Uplink, Vnic};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -112,12 +113,13 @@ impl<'a> Routes<'a> {
             let mut beyond = BTreeMap::<usize, Vec<&Peer>>::new();
             for to in vnic.to.iter().collect::<BTreeSet<_>>() {
                 if to == UPLINK {
-                    if !self.everywhere(vnic, &mut beyond) {
+                    if !self.everywhere(vnic, &mut beyond) && !self.may_come(vnic) {
                         add(UPLINK, Kind::None, Sender::Vnic(vnic));
                     }
                     continue;
                 }
                 match self.remote_by_name.get(to.as_str()).filter(|_| self.vnic(to).is_none()) {
+                    None if self.vnic(to).is_none() && self.may_come(vnic) => {}
                     None => add(to, Kind::Vnic, Sender::Vnic(vnic)),
                     Some(remote) => match self.peers.get(remote.peer.as_str()) {
                         Some((uplink, peer)) if vnic.uses_uplinks() => {
@@ -142,6 +144,11 @@ impl<'a> Routes<'a> {
             }
         }
         egresses
+    }
+
+    /// Returns whether a controller may still tell where a receiver of `vnic` is; nothing is promised before.
+    fn may_come(&self, vnic: &Vnic) -> bool {
+        may_come(self.uplinks.iter().any(|reach| reach.uplink.controlled), vnic)
     }
 
     /// Adds every peer that the segment of `vnic` reaches; returns whether there is one.

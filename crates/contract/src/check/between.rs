@@ -45,8 +45,12 @@ pub(super) fn beyond_this_host(
         }
         return;
     }
+    let is_uplink = document.uplinks.iter().any(|uplink| uplink.value.name == to);
+    if !is_uplink && may_come(document.controller.is_some(), &vnic.value) {
+        return;
+    }
     errors.note(|| {
-        if document.uplinks.iter().any(|uplink| uplink.value.name == to) {
+        if is_uplink {
             let message = format!(
                 "{to} is an uplink; write {UPLINK:?} for every host that the segment reaches, or name remotes"
             );
@@ -57,6 +61,12 @@ pub(super) fn beyond_this_host(
         let what = if document.remotes.is_empty() { "vNIC" } else { "vNIC or remote" };
         error_at(vnic, "to", format!("there is no {what} {to:?}{hint}"))
     });
+}
+
+/// Returns whether a name in `to` of a vNIC that no table has may be that of a vNIC that another host is still to
+/// announce: of two hosts that name each other, one comes first.
+pub(crate) fn may_come(has_controller: bool, vnic: &Vnic) -> bool {
+    has_controller && vnic.uses_uplinks() && vnic.segment.id() > 0
 }
 
 /// Notes every broken rule.

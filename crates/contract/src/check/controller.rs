@@ -6,6 +6,7 @@
 //!  vNIC: on-refused, on-unreachable ─▶ `to` leads over one of them ─┴▶ Errors
 //! ```
 
+use super::between::may_come;
 use super::rules::{Problem, Rules};
 use super::taken::error_at;
 use super::uplink::absolute_file;
@@ -14,7 +15,7 @@ use crate::controller::Identity;
 use crate::error::ErrorList;
 use crate::suggest::did_you_mean;
 use crate::{Controller, Document, Error, UPLINK, Vnic};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Most URLs: members of one cluster of controllers.
 const URLS: usize = 8;
@@ -116,6 +117,18 @@ pub(super) fn check(errors: &mut ErrorList, document: &Document) {
             });
         }
     }
+    let gives_keys = |controller: &Controller| matches!(controller.identity, Identity::Certificate { .. });
+    for keys in document.segments.iter().filter(|keys| keys.value.key_file.is_none()) {
+        let message = match controller.map(|located| &located.value) {
+            None => "no controller is asked: write [controller], or key-file = FILE",
+            Some(asked) if !gives_keys(asked) => {
+                "the controller gives keys to certificates alone: write ca, certificate and key in [controller], or \
+                 key-file = FILE"
+            }
+            Some(_) => continue,
+        };
+        errors.note(|| error_at(keys, "key", message.to_owned()));
+    }
     let serves = |uplink: &str| controller.is_some_and(|located| located.value.serves(uplink));
     let served = || document.uplinks.iter().filter(|uplink| serves(&uplink.value.name));
     let peers: HashMap<&str, &str> = served()
@@ -125,9 +138,13 @@ pub(super) fn check(errors: &mut ErrorList, document: &Document) {
         .collect();
     let remotes: HashMap<&str, &str> =
         document.remotes.iter().map(|r| (r.value.name.as_str(), r.value.peer.as_str())).collect();
+    let vnics: HashSet<&str> = document.vnics.iter().map(|vnic| vnic.value.name.as_str()).collect();
     let asks = |vnic: &Vnic, to: &str| match to {
-        UPLINK => served().any(|uplink| uplink.value.peers.iter().any(|peer| peer.carries(vnic.segment))),
-        remote => remotes.get(remote).is_some_and(|peer| peers.contains_key(peer)),
+        UPLINK => served().next().is_some(),
+        name => match remotes.get(name) {
+            Some(peer) => peers.contains_key(peer),
+            None => !vnics.contains(name) && may_come(controller.is_some(), vnic),
+        },
     };
     for located in &document.vnics {
         let vnic = &located.value;
@@ -192,7 +209,17 @@ mtu = 1418
         };
         assert_eq!(said("", ""), Ok(()));
         assert_eq!(said("[\"plc9\"]", "[\"uplink\"]"), Ok(()));
+        // Where a vNIC of another host is, the controller may still say.
+        assert_eq!(said("[\"plc9\"]", "[\"plc7\"]"), Ok(()));
+        assert_eq!(
+            said(
+                "peer.host2.address = \"192.0.2.2\"\n\n[remote.plc9]",
+                "peer.host2.address = \"192.0.2.2\"\n\n[remote.plc8]"
+            ),
+            Ok(())
+        );
         for (from, to, wanted) in [
+            ("[\"plc9\"]", "[\"net0\"]", "vnic.plc1.to: net0 is an uplink; write \"uplink\" for every host"),
             (
                 "[\"net0\"]",
                 "[\"net\"]",
@@ -219,6 +246,9 @@ mtu = 1418
             let text = said(from, to).expect_err(wanted);
             assert!(text.contains(wanted), "{wanted}: {text}");
         }
+        let keys = "[segment.42]\nkey = \"controller\"\n\n[remote.plc9]";
+        let text = said("[remote.plc9]", keys).expect_err("a token");
+        assert!(text.contains("segment.42.key: the controller gives keys to certificates alone"), "{text}");
         let (_, without) = NET.split_once("\n\n").expect("a table");
         let text =
             check_set(&parse(without, "n.toml").expect("parses")).expect_err("no controller").to_string();

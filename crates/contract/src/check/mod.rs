@@ -18,6 +18,7 @@ mod taken;
 mod uplink;
 mod vnic;
 
+pub(crate) use between::may_come;
 pub(crate) use cores::id_range;
 pub use cores::{FLOWS, MASKS};
 pub(crate) use host::check_host;

@@ -1,9 +1,11 @@
 //! The rules between contracts.
 
+use super::rules::Problem;
 use super::taken::{FirstOwners, error_at};
 use super::{between, controller};
 use crate::error::ErrorList;
-use crate::{Attach, Document, Error, Errors, Located, Mac, Segment, UPLINK, Vnic};
+use crate::suggest::did_you_mean;
+use crate::{Attach, Document, Error, Errors, GivenPeer, Located, Mac, Segment, UPLINK, Vnic};
 
 /// Checks the rules between contracts: unique names; no MAC twice in one segment, `allowed` ones and those of other
 /// hosts included; no socket, tap, netdev or VF twice; `guest` is no socket of a port; `to` names a vNIC that hears
@@ -133,10 +135,39 @@ pub fn merge(documents: Vec<Document>) -> Result<Document, Errors> {
         }
         all.extend(document);
     }
+    give_peers(&mut all, &mut errors);
     if let Err(Errors(more)) = check_set(&all) {
         errors.extend(more);
     }
     Errors::into_result(errors, all)
+}
+
+/// Gives its peers to each uplink, and checks both together.
+fn give_peers(all: &mut Document, errors: &mut Vec<Error>) {
+    let peers = std::mem::take(&mut all.peers);
+    let mut at = |given: &Located<GivenPeer>, key: String, message: String| {
+        let (file, line) = (given.file.clone(), given.line);
+        errors.push(Error { file, line, column: 0, key, message, excerpt: None });
+    };
+    for given in &peers {
+        let GivenPeer { uplink: name, peer } = &given.value;
+        let Some(uplink) = all.uplinks.iter_mut().find(|uplink| uplink.value.name == *name) else {
+            let hint = did_you_mean(name, all.uplinks.iter().map(|uplink| uplink.value.name.as_str()));
+            at(given, format!("peer.{}.uplink", peer.name), format!("there is no uplink {name:?}{hint}"));
+            continue;
+        };
+        // Its own problems are those of its table.
+        let before = uplink.value.check().err().unwrap_or_default();
+        uplink.value.peers.push(peer.clone());
+        let after = uplink.value.check().err().unwrap_or_default();
+        let new: Vec<Problem> = after.into_iter().filter(|problem| !before.contains(problem)).collect();
+        if !new.is_empty() {
+            uplink.value.peers.pop();
+        }
+        for Problem { key, message } in new {
+            at(given, format!("uplink.{name}.{key}"), message);
+        }
+    }
 }
 
 fn duplicate_mac_message(mac: Mac, segment: Segment, first: &Located<Vnic>) -> String {

@@ -261,13 +261,16 @@ impl SegmentKeys {
     /// Every broken rule, with its key.
     pub fn check(&self) -> Result<(), Vec<Problem>> {
         let mut rules = Rules::default();
-        let files = [("key-file", Some(&self.key_file)), ("next-key-file", self.next_key_file.as_ref())];
+        let files = [("key-file", self.key_file.as_ref()), ("next-key-file", self.next_key_file.as_ref())];
         for (key, path) in files {
             if let Some(Err(message)) = path.map(|path| absolute_file(path, "/etc/tidegate/keys/42")) {
                 rules.add_problem(key, message);
             }
         }
-        if self.next_key_file.as_ref() == Some(&self.key_file) {
+        if self.key_file.is_none() && self.next_key_file.is_some() {
+            rules.add_problem("next-key-file", "the controller gives the next key, too; remove it");
+        }
+        if self.key_file.is_some() && self.next_key_file == self.key_file {
             rules.add_problem(
                 "next-key-file",
                 "this is key-file, too; name the file of the key that replaces it",

@@ -227,9 +227,6 @@ proptest! {
         stamps: bool, ipv6: bool,
         frames in vec((0u64..3000, prop_oneof![3 => Just(0), 1 => 0u64..3_000_000], 0u64..1001), 1..80),
     ) {
-        let mut vnic = urgent("plc1", &format!("{deadline}ns"), &["plc9"]);
-        vnic.mtu = mtu;
-        vnic.tx = Tx { max: Rate::from_bits(rate), burst: Some(Bytes::new(vnic.largest_frame() + burst)), ..Tx::default() };
         let mut uplink = asked();
         uplink.peers[0].stamps = stamps;
         if ipv6 {
@@ -237,6 +234,10 @@ proptest! {
             uplink.peers[0].address = "2001:db8::2".parse().ok();
         }
         let added = uplink.encapsulation() + if stamps { STAMP } else { 0 };
+        let mut vnic = urgent("plc1", &format!("{deadline}ns"), &["plc9"]);
+        // Headers of IPv6 leave less of the path's MTU.
+        vnic.mtu = mtu.min(uplink.guest_mtu(false, stamps));
+        vnic.tx = Tx { max: Rate::from_bits(rate), burst: Some(Bytes::new(vnic.largest_frame() + burst)), ..Tx::default() };
         let remote = Remote { tx: Envelope::default(), ..testing::remote("plc9") };
         let found = of(std::slice::from_ref(&vnic), &[uplink], &[remote]);
         let terms = &found.terms[0];

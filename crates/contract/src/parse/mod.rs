@@ -83,6 +83,7 @@ pub fn parse(text: &str, origin: &str) -> Result<Document, Errors> {
         uplinks: tables("uplink").into_iter().map(uplink).collect(),
         remotes: tables("remote").into_iter().map(remote).collect(),
         segments: tables("segment").into_iter().filter_map(segment).collect(),
+        peers: Vec::new(),
     };
     Errors::into_result(reader.into_errors(), document)
 }

@@ -88,17 +88,32 @@ fn read_peer(table: &Table<'_>, name: String, kind: UplinkKind) -> Option<Peer> 
 /// Returns `None` if `id` is no segment, which the caller reports.
 pub(super) fn read_keys(table: &Table<'_>, id: &str) -> Option<SegmentKeys> {
     table.check_known_keys(keys::SEGMENT);
-    if !table.has("key-file") {
+    if !table.has("key-file") && !table.has("key") {
         table.report_missing("key-file", "key-file = \"/etc/tidegate/keys/42\" (32 hex digits, mode 0600)");
+    }
+    let from_controller = table.text::<FromController>("key", "\"controller\"", FromController).is_some();
+    if from_controller && table.has("key-file") {
+        table.report("key", "key-file stands beside it, and a segment has its key from one source; keep one");
     }
     let path = |key| table.text::<PathBuf>(key, "an absolute path", "/stand-in".into());
     let keys = SegmentKeys {
         segment: id.parse().ok()?,
-        key_file: path("key-file").unwrap_or_else(|| "/stand-in".into()),
+        key_file: if from_controller { None } else { path("key-file").or_else(|| Some("/stand-in".into())) },
         next_key_file: path("next-key-file"),
     };
     table.report_problems(keys.check());
     Some(keys)
+}
+
+/// The word for keys that the network's controller gives.
+struct FromController;
+
+impl FromStr for FromController {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let error = || format!("{text:?} gives no keys; write \"controller\", or key-file = FILE instead");
+        (text == "controller").then_some(Self).ok_or_else(error)
+    }
 }
 
 /// An IP address; `None` stands for an unreadable one.
@@ -217,7 +232,10 @@ next-key-file = "/etc/tidegate/keys/42.next"
             (Some(us(500)), &["plc1".to_owned()][..])
         );
         let keys = &document.segments[0].value;
-        assert_eq!((keys.segment, keys.key_file.to_str()), (segment(42), Some("/etc/tidegate/keys/42")));
+        assert_eq!(
+            (keys.segment, keys.key_file.as_deref()),
+            (segment(42), Some(std::path::Path::new("/etc/tidegate/keys/42")))
+        );
         let json = serde_json::to_string(&document).expect("serialises");
         assert_eq!(serde_json::from_str::<Document>(&json).expect("parses"), document);
         let old = r#"{"host":null,"vnics":[]}"#;
@@ -422,6 +440,21 @@ next-key-file = "/etc/tidegate/keys/42.next"
                 "remote.r.peer: missing; write peer = \"host2\"",
             ),
             (keys, "", "segment.42.key-file: missing; write key-file"),
+            (
+                keys,
+                "key = \"00112233445566778899aabbccddeef0\"",
+                "segment.42.key: \"00112233445566778899aabbccddeef0\" gives no keys",
+            ),
+            (
+                keys,
+                "key = \"controller\"\nkey-file = \"/keys/42\"",
+                "segment.42.key: key-file stands beside it",
+            ),
+            (
+                keys,
+                "key = \"controller\"\nnext-key-file = \"/keys/43\"",
+                "segment.42.next-key-file: the controller gives the next key, too",
+            ),
             (keys, "key-file = \"keys/42\"", "segment.42.key-file: expected the absolute path of a file"),
             (keys, "key-file = \"/keys/../42\"", "segment.42.key-file: write the path without"),
             (

@@ -5,7 +5,7 @@ use crate::misses::SeenPaths;
 use std::collections::BTreeMap;
 use tidegate_contract::Controller;
 use tidegate_controller_api::Registration;
-use tidegate_place::{Action, Effect};
+use tidegate_place::{Action, Effect, Offer};
 
 /// Why pairs of a vNIC have no path, by vNIC.
 pub type Faults = BTreeMap<String, Vec<String>>;
@@ -26,6 +26,13 @@ pub enum NetworkAction {
         from: Option<Box<Registration>>,
         /// From now on.
         to: Box<Registration>,
+    },
+    /// The controller tells something else of other hosts.
+    Offer {
+        /// Before.
+        from: Option<Box<Offer>>,
+        /// From now on.
+        to: Box<Offer>,
     },
     /// A path is wanted, or other terms of one.
     Ask {
@@ -63,6 +70,7 @@ impl Action for NetworkAction {
         match self {
             Self::Configure { .. } => "use controller",
             Self::Announce { .. } => "announce to controller",
+            Self::Offer { .. } => "follow controller",
             Self::Ask { .. } => "ask for path",
             Self::Release { .. } => "release path",
             Self::Note(_) => "note pairs without path",
@@ -81,7 +89,13 @@ impl Action for NetworkAction {
             }
             Self::Ask { from: None, to, .. } => Some(Self::Release { from: to.clone() }),
             Self::Release { from } => Some(Self::Ask { from: None, to: from.clone(), back: true }),
-            Self::Announce { from: None, .. } | Self::Note(_) | Self::Count(_) => None,
+            Self::Offer { from: Some(from), to } => {
+                Some(Self::Offer { from: Some(to.clone()), to: from.clone() })
+            }
+            Self::Announce { from: None, .. }
+            | Self::Offer { from: None, .. }
+            | Self::Note(_)
+            | Self::Count(_) => None,
         }
     }
 }

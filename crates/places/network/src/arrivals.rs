@@ -1,8 +1,9 @@
 //! What this host says about senders of other hosts that have a deadline here.
 //!
 //! ```text
-//!  View: remotes with a deadline to vNICs here ─┬▶ a [remote] covers it ─▶ admitted
-//!  remotes of the configuration, in force ──────┴▶ it does not ──────────▶ refused, with what is missing
+//!  View: remotes with a deadline to vNICs here ─┬▶ a [remote] covers it ──▶ admitted
+//!  remotes in force ────────────────────────────┤  it does not ───────────▶ refused, with what is missing
+//!  what the agent declined ─────────────────────┴▶ it was offered, and does not fit ▶ refused, with its reason
 //! ```
 //!
 //! The contracts in force passed admission, remotes included. A sender without a [remote] is left out: it is not decided.
@@ -11,8 +12,22 @@ use std::collections::BTreeMap;
 use tidegate_contract::Remote;
 use tidegate_controller_api::{Arrival, View};
 
+/// What is known of the remotes that the controller tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Told<'a> {
+    /// Tables that are not in force as they are told, with the reasons.
+    pub declined: &'a BTreeMap<String, String>,
+    /// The agent is still to say so of the newest ones: what is in force without a promise is not decided.
+    pub is_open: bool,
+}
+
 /// Returns the arrivals that `remotes`, which admission admitted, decide.
-pub fn arrivals(view: &View, remotes: &[Remote], is_here: impl Fn(&str) -> bool) -> Vec<Arrival> {
+pub fn arrivals(
+    view: &View,
+    remotes: &[Remote],
+    told: &Told<'_>,
+    is_here: impl Fn(&str) -> bool,
+) -> Vec<Arrival> {
     let remotes: BTreeMap<&str, &Remote> =
         remotes.iter().map(|remote| (remote.name.as_str(), remote)).collect();
     let with_deadline = view
@@ -20,10 +35,19 @@ pub fn arrivals(view: &View, remotes: &[Remote], is_here: impl Fn(&str) -> bool)
         .iter()
         .filter(|there| there.vnic.deadline.is_some() && there.vnic.to.iter().any(|to| is_here(to)));
     let of = |there: &tidegate_controller_api::Remote| {
-        let remote = *remotes.get(there.vnic.name.as_str())?;
-        let missing = not_covered(&there.vnic, remote, &is_here);
-        let refused = missing.map(|what| format!("[remote.{}] there {what}", remote.name));
-        Some(Arrival { remote: remote.name.clone(), refused })
+        let name = &there.vnic.name;
+        let refused = match (told.declined.get(&format!("[remote.{name}]")), remotes.get(name.as_str())) {
+            (Some(why), _) => Some(why.clone()),
+            (None, Some(remote)) => {
+                let missing = not_covered(&there.vnic, remote, &is_here);
+                if missing.is_some() && told.is_open {
+                    return None;
+                }
+                missing.map(|what| format!("[remote.{name}] there {what}"))
+            }
+            (None, None) => return None,
+        };
+        Some(Arrival { remote: name.clone(), refused })
     };
     with_deadline.filter_map(of).collect()
 }
@@ -70,7 +94,8 @@ mod tests {
             to: vec!["sink".into()],
             ..testing::remote("plc9")
         };
-        let said = |change: fn(&mut Announced), remotes: &[Remote]| {
+        let nothing = BTreeMap::new();
+        let of = |change: fn(&mut Announced), remotes: &[Remote], told: Told<'_>| {
             let mut vnic = Announced {
                 name: "plc9".into(),
                 mac: remote.mac.to_string(),
@@ -92,11 +117,13 @@ mod tests {
                 paths: vec![],
                 refused: vec![],
             };
-            arrivals(&view, remotes, |name| name == "sink")
+            arrivals(&view, remotes, &told, |name| name == "sink")
                 .into_iter()
                 .map(|arrival| arrival.refused)
                 .collect::<Vec<_>>()
         };
+        let decided = Told { declined: &nothing, is_open: false };
+        let said = |change: fn(&mut Announced), remotes: &[Remote]| of(change, remotes, decided);
         let all = std::slice::from_ref(&remote);
         assert_eq!(said(|_| {}, all), [None]);
         assert_eq!(said(|_| {}, &[]), [], "not decided");
@@ -116,6 +143,12 @@ mod tests {
             assert!(said[0].as_ref().is_some_and(|why| why.contains(wanted)), "{wanted}: {said:?}");
         }
         let bare = Remote { deadline: None, ..remote.clone() };
+        let open = Told { is_open: true, ..decided };
+        assert_eq!(of(|_| {}, std::slice::from_ref(&bare), open), [], "the agent is still to decide");
+        assert_eq!(of(|_| {}, all, open), [None]);
+        let declined = [("[remote.plc9]".to_owned(), "no room".to_owned())].into();
+        let refused = Told { declined: &declined, is_open: false };
+        assert_eq!(of(|_| {}, std::slice::from_ref(&bare), refused), [Some("no room".to_owned())]);
         assert!(said(|_| {}, &[bare])[0].as_ref().is_some_and(|why| why.contains("has no deadline")));
     }
 }

@@ -11,7 +11,9 @@ use std::time::Duration;
 use tidegate_contract::Controller;
 use tidegate_contract::controller::Identity;
 use tidegate_controller_api::client::{self, Client, Error, Settings};
-use tidegate_controller_api::{Misses, Path as Granted, PathRequest, ProblemCode, Registration, View};
+use tidegate_controller_api::{
+    Misses, Path as Granted, PathRequest, ProblemCode, Registration, SegmentKeys, View,
+};
 use tidegate_visible::{beginning, visible};
 
 /// Longest time to reach one controller.
@@ -35,6 +37,7 @@ pub trait Asks: Send + Sync + 'static {
     fn release(&self, name: &str) -> Result<(), Trouble>;
     fn misses(&self, host: &str, misses: &Misses) -> Result<(), Trouble>;
     fn leave(&self, host: &str) -> Result<(), Trouble>;
+    fn keys(&self, host: &str) -> Result<SegmentKeys, Trouble>;
 }
 
 /// Opens a controller by its table, or says why that is not possible now, such as a missing file.
@@ -53,6 +56,17 @@ pub enum Trouble {
     Refused(Vec<String>),
     /// Ask again after this time.
     Busy(Duration),
+}
+
+impl Trouble {
+    /// Returns the reason in one line.
+    pub fn why(&self) -> String {
+        match self {
+            Self::Away(why) | Self::NotFound(why) => why.clone(),
+            Self::Waiting(why) | Self::Refused(why) => why.join("; "),
+            Self::Busy(_) => "it has too much to do".into(),
+        }
+    }
 }
 
 /// Opens the HTTP client.
@@ -116,6 +130,10 @@ impl Asks for Client {
     fn leave(&self, host: &str) -> Result<(), Trouble> {
         Self::leave(self, host).map_err(trouble)
     }
+
+    fn keys(&self, host: &str) -> Result<SegmentKeys, Trouble> {
+        Self::keys(self, host).map_err(trouble)
+    }
 }
 
 /// Returns a View whose texts a terminal and a log may show.
@@ -146,6 +164,8 @@ fn trouble(error: Error) -> Trouble {
     };
     let mut lines = vec![problem.message];
     lines.extend(problem.reasons);
+    // A refusal with one reason says it twice.
+    lines.dedup();
     let lines = shown_texts(lines);
     match problem.code {
         ProblemCode::Refused | ProblemCode::Forbidden | ProblemCode::Invalid => Trouble::Refused(lines),

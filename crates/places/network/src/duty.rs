@@ -4,6 +4,7 @@
 //!  State ─▶ next ─▶ Register, at once on a change, else each third of the lease
 //!                ├▶ Release, Request, as the book says
 //!                ├▶ Report, once a second if there is something new
+//!                ├▶ Keys, when their time has come
 //!                └▶ Rest until …
 //!  an answer ─▶ registered, answered, … ─▶ State
 //! ```
@@ -13,9 +14,10 @@
 use crate::book::{Book, Due};
 use crate::controller::Trouble;
 use crate::request::Hosts;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tidegate_contract::Segment;
 use tidegate_controller_api::{Misses, Path, PathMisses, PathRequest, Registration, View};
 
 /// First pause after no answer.
@@ -28,6 +30,8 @@ const REPORT: Duration = Duration::from_secs(1);
 const REPORTED: usize = 4096;
 /// Longest rest: ports of pairs are looked at again.
 const REST: Duration = Duration::from_millis(500);
+/// Pause after keys that were not given.
+const KEYS_AGAIN: Duration = Duration::from_secs(5);
 /// Least and greatest lease that is believed.
 const LEASES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
 
@@ -40,6 +44,8 @@ pub struct State {
     pub registered: Option<(Registration, Instant)>,
     /// The newest View.
     pub view: Option<Arc<View>>,
+    /// When the first of its term came.
+    term_since: Option<Instant>,
     /// The hosts in it.
     hosts: Hosts,
     /// Wanted paths.
@@ -57,6 +63,10 @@ pub struct State {
     pub failures: u64,
     /// Answers to requests.
     pub answers: u64,
+    /// Segments whose keys the controller gives.
+    pub key_segments: BTreeSet<Segment>,
+    /// For which segments keys were asked last, and when to ask again.
+    keys_asked: Option<(BTreeSet<Segment>, Instant)>,
 }
 
 /// The next thing to do.
@@ -70,6 +80,8 @@ pub enum Duty {
     Release(String),
     /// Report these.
     Report(Box<Misses>),
+    /// Ask for keys of segments.
+    Keys,
     /// Nothing, for that long.
     Rest(Duration),
 }
@@ -106,10 +118,20 @@ impl State {
                 return Duty::Report(Box::new(Misses { run: wanted.run.clone(), paths }));
             }
         }
+        let is_known = |(of, again): &(BTreeSet<Segment>, Instant)| *of == self.key_segments && now < *again;
+        if !self.key_segments.is_empty() && !self.keys_asked.as_ref().is_some_and(is_known) {
+            return Duty::Keys;
+        }
         let until = |at: Instant| at.saturating_duration_since(now);
         let renewal = self.registered.as_ref().map(|(_, at)| until(*at + third));
         let rest = renewal.into_iter().chain(self.book.next_at().map(until)).min().unwrap_or(REST);
         Duty::Rest(rest.clamp(Duration::from_millis(10), REST))
+    }
+
+    /// Returns whether all hosts had the time to register since this host first saw the controller of the newest View:
+    /// then a host that is missing there is gone.
+    pub fn is_settled(&self, now: Instant) -> bool {
+        self.term_since.is_some_and(|since| now >= since + self.lease())
     }
 
     fn lease(&self) -> Duration {
@@ -161,6 +183,9 @@ impl State {
         if self.view.as_ref().is_some_and(|there| there.term != view.term) {
             self.reported.clear();
         }
+        if self.view.as_ref().is_none_or(|there| there.term != view.term) {
+            self.term_since = Some(now);
+        }
         self.book.viewed(&view, now);
         self.hosts = Hosts::of(&view);
         self.view = Some(Arc::new(view));
@@ -193,6 +218,11 @@ impl State {
             answer.err().filter(|trouble| matches!(trouble, Trouble::Away(_) | Trouble::NotFound(_))),
             now,
         );
+    }
+
+    /// Takes in when to ask for keys again; `None`: they were not given.
+    pub fn keys_given(&mut self, again: Option<Duration>, now: Instant) {
+        self.keys_asked = Some((self.key_segments.clone(), now + again.unwrap_or(KEYS_AGAIN)));
     }
 
     fn note(&mut self, trouble: Option<Trouble>, now: Instant) {

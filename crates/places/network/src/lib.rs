@@ -14,6 +14,10 @@
 //! - `plan`: from contracts and the newest View to actions (pure)
 //! - `registration`: what this host announces (pure)
 //! - `arrivals`: what this host says about senders of other hosts (pure)
+//! - `offer`: what the controller tells of other hosts, as tables for the agent (pure)
+//! - `offering`: the thread that gives them
+//! - `keys`: keys of segments that the controller gives
+//! - `unknown`: receivers that no table has (pure)
 //! - `request`: from terms, View and source port to a request (pure)
 //! - `book`: the paths that are wanted, and how each stands (pure)
 //! - `misses`: late frames, as totals of this process (pure)
@@ -27,13 +31,17 @@ mod arrivals;
 mod book;
 mod controller;
 mod duty;
+mod keys;
 pub mod link;
 mod misses;
+mod offer;
+mod offering;
 mod place;
 mod plan;
 mod record;
 mod registration;
 mod request;
+mod unknown;
 
 pub use controller::{Asks, Open, Trouble};
 pub use place::{NetworkPlace, install};

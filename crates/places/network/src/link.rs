@@ -11,6 +11,7 @@
 use crate::book::{Standing, WantedPath};
 use crate::controller::{Asks, Open};
 use crate::duty::{Duty, State};
+use crate::keys::Keys;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_contract::Controller;
@@ -85,6 +86,7 @@ impl Link {
         state: State,
         open: &Arc<Mutex<Open>>,
         ports: &PairPorts,
+        keys: &Keys,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
@@ -93,7 +95,7 @@ impl Link {
             asks: Mutex::new(None),
         });
         let link = Self { shared: shared.clone(), controller: controller.clone() };
-        let (controller, open, ports) = (controller.clone(), open.clone(), ports.clone());
+        let (controller, open, ports, keys) = (controller.clone(), open.clone(), ports.clone(), keys.clone());
         let work = move || {
             let Some(asks) = opened(&shared, &controller, &open) else { return };
             shared.use_client(asks);
@@ -103,7 +105,7 @@ impl Link {
             if let Err(error) = spawned {
                 tracing::error!(%error, "no thread for news of the network's controller: it is asked as the lease is renewed");
             }
-            ask(&shared, &controller, &open, &ports);
+            ask(&shared, &controller, &open, &ports, &keys);
         };
         std::thread::Builder::new().name("link".into()).spawn(work)?;
         Ok(link)
@@ -213,7 +215,7 @@ fn opened(shared: &Shared, controller: &Controller, open: &Mutex<Open>) -> Optio
 }
 
 /// Does what is to be done until the link ends.
-fn ask(shared: &Shared, controller: &Controller, open: &Mutex<Open>, ports: &PairPorts) {
+fn ask(shared: &Shared, controller: &Controller, open: &Mutex<Open>, ports: &PairPorts, keys: &Keys) {
     let host = controller.host.as_str();
     let mut opened = Instant::now();
     let mut state = shared.lock();
@@ -244,6 +246,7 @@ fn ask(shared: &Shared, controller: &Controller, open: &Mutex<Open>, ports: &Pai
             }
         }
         let now = Instant::now();
+        state.key_segments = keys.wanted();
         let duty = state.next(host, |vnic, remote| ports.port(vnic, remote), now);
         let had_trouble = state.trouble.is_some();
         if let Duty::Rest(time) = duty {
@@ -274,6 +277,21 @@ fn ask(shared: &Shared, controller: &Controller, open: &Mutex<Open>, ports: &Pai
                 let answer = asks.misses(host, &misses);
                 let mut state = shared.lock();
                 state.reported(&misses, answer, Instant::now());
+                state
+            }
+            Duty::Keys => {
+                let again = match asks.keys(host) {
+                    Ok(given) => Some(keys.take(&given)),
+                    Err(trouble) => {
+                        tracing::warn!(
+                            "the network's controller gives no keys of segments: {}",
+                            trouble.why()
+                        );
+                        None
+                    }
+                };
+                let mut state = shared.lock();
+                state.keys_given(again, Instant::now());
                 state
             }
             Duty::Rest(_) => shared.lock(),

@@ -4,8 +4,10 @@ use crate::action::{Faults, NetworkAction};
 use crate::book::{Standing, WantedPath};
 use crate::controller::{self, Open};
 use crate::duty::State;
+use crate::keys::Keys;
 use crate::link::Link;
 use crate::misses::Misses;
+use crate::offering::{Offered, Offering};
 use crate::plan::{self, Facts};
 use crate::record::Record;
 use std::collections::BTreeMap;
@@ -17,11 +19,15 @@ use tidegate_controller_api::View;
 use tidegate_durable::DurableError;
 use tidegate_evidence::NetworkPath;
 use tidegate_place::{
-    Capabilities, Installation, Observed, PairPorts, Place, PlaceError, Plan, Refusal, Site, Wanted,
+    Capabilities, Installation, KeyRing, Observed, Offers, PairPorts, Place, PlaceError, Plan, Refusal, Site,
+    Taken, Wanted,
 };
+use tidegate_visible::{beginning, visible};
 
 /// Longest wait of a change for the controller, over all of its paths.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest text of one of them (bytes).
+const LONGEST: usize = 1000;
 /// Most announcements that do not count of which the host's problem tells.
 const TOLD: usize = 4;
 
@@ -30,6 +36,9 @@ pub struct NetworkPlace {
     run: String,
     open: Arc<Mutex<Open>>,
     ports: PairPorts,
+    keys: Keys,
+    offers: Offers,
+    offering: Offering,
     record: Record,
     link: Option<Link>,
     /// What the next link begins with.
@@ -45,7 +54,13 @@ pub struct NetworkPlace {
 /// # Errors
 /// The record cannot be read, or a newer release wrote it.
 pub fn install(site: &Site<'_>) -> Result<Installation, DurableError> {
-    let (place, damage) = NetworkPlace::new(site.state, site.pair_ports.clone(), Box::new(controller::open))?;
+    let (place, damage) = NetworkPlace::new(
+        site.state,
+        site.pair_ports.clone(),
+        site.key_ring.clone(),
+        site.offers.clone(),
+        Box::new(controller::open),
+    )?;
     Ok(Installation::new(place, "paths through the network", damage))
 }
 
@@ -55,14 +70,24 @@ impl NetworkPlace {
     ///
     /// # Errors
     /// The record cannot be read, or a newer release wrote it.
-    pub fn new(state: &Path, ports: PairPorts, open: Open) -> Result<(Self, Option<String>), DurableError> {
+    pub fn new(
+        state: &Path,
+        ports: PairPorts,
+        keys: KeyRing,
+        offers: Offers,
+        open: Open,
+    ) -> Result<(Self, Option<String>), DurableError> {
         let (record, damage) = Record::load(state)?;
+        let keys = Keys::load(state, keys);
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let rest = State::of(record.book(Instant::now()));
         let place = Self {
             run: format!("{}-{:x}", std::process::id(), since.as_nanos()),
             open: Arc::new(Mutex::new(open)),
             ports,
+            keys,
+            offers,
+            offering: Offering::default(),
             record,
             link: None,
             rest,
@@ -86,6 +111,7 @@ impl NetworkPlace {
     }
 
     fn configure(&mut self, to: Option<&Controller>) -> Result<(), PlaceError> {
+        self.offering.forget();
         if let Some(link) = self.link.take() {
             let before = link.controller.clone();
             let leaving = to.is_none_or(|to| (&to.host, &to.urls) != (&before.host, &before.urls));
@@ -96,7 +122,7 @@ impl NetworkPlace {
         let Some(controller) = to else { return Ok(()) };
         let mut state = std::mem::take(&mut self.rest);
         state.book.ask_all(Instant::now());
-        let link = Link::start(controller, state, &self.open, &self.ports);
+        let link = Link::start(controller, state, &self.open, &self.ports, &self.keys);
         self.link =
             Some(link.map_err(|error| PlaceError::Failed(format!("no thread for the controller: {error}")))?);
         Ok(())
@@ -133,18 +159,28 @@ impl NetworkPlace {
 
     /// Returns what a person should know of the controller as a whole.
     fn problem(&self) -> Option<String> {
-        self.link.as_ref()?.read(|state| {
-            if let Some(why) = &state.trouble {
-                return Some(format!("the network's controller does not answer: {why}"));
-            }
-            let refused = &state.view.as_ref()?.refused;
-            let told: Vec<String> =
-                refused.iter().take(TOLD).map(|item| format!("{}: {}", item.item, item.reason)).collect();
-            let more = refused.len().saturating_sub(TOLD);
-            let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-            (!told.is_empty())
-                .then(|| format!("the network's controller does not count {}{more}", told.join("; ")))
-        })
+        let (trouble, refused) = self.link.as_ref()?.read(|state| {
+            let refused = state.view.as_ref().map(|view| view.refused.clone()).unwrap_or_default();
+            (state.trouble.clone(), refused)
+        });
+        if let Some(why) = trouble {
+            return Some(format!("the network's controller does not answer: {why}"));
+        }
+        let Offered { newest, taken: Taken { declined, differences }, .. } = self.offering.offered();
+        let left_out = newest.map(|offer| offer.left_out).unwrap_or_default();
+        let what = |(what, why): (&String, &String)| format!("{what}: {why}");
+        let not_counted = refused.iter().map(|item| format!("{}: {}", item.item, item.reason));
+        let all: BTreeMap<String, String> = declined.into_iter().chain(left_out).collect();
+        let parts = [
+            told("the network's controller does not count", not_counted),
+            told("not in force as the network's controller tells it", all.iter().map(what)),
+            told(
+                "tables of this host count, and the network's controller tells others",
+                differences.iter().cloned(),
+            ),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
     }
 
     fn paths(&self) -> (BTreeMap<String, Vec<NetworkPath>>, BTreeMap<String, String>) {
@@ -166,6 +202,15 @@ impl NetworkPlace {
         });
         (paths, unpromised)
     }
+}
+
+/// Returns the first few of `all` after `what`; `None` if there are none.
+fn told(what: &str, all: impl ExactSizeIterator<Item = String>) -> Option<String> {
+    let more = all.len().saturating_sub(TOLD);
+    let first: Vec<String> =
+        all.take(TOLD).map(|one| visible(beginning(&one, LONGEST)).into_owned()).collect();
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    (!first.is_empty()).then(|| format!("{what} {}{more}", first.join("; ")))
 }
 
 impl Place for NetworkPlace {
@@ -213,6 +258,11 @@ impl Place for NetworkPlace {
                 }
                 Ok(())
             }
+            NetworkAction::Offer { to, .. } => {
+                self.offering.give((**to).clone(), &self.offers).map_err(|error| {
+                    PlaceError::Failed(format!("no thread for what the controller tells: {error}"))
+                })
+            }
             NetworkAction::Ask { from, to, back } => self.ask(from.as_deref(), to, *back),
             NetworkAction::Release { from } => {
                 match &self.link {
@@ -254,6 +304,8 @@ impl Place for NetworkPlace {
             controller: self.link.as_ref().map(|link| link.controller.clone()),
             announced: state.wanted.clone(),
             view: state.view.clone(),
+            is_settled: state.is_settled(Instant::now()),
+            offered: self.offering.offered(),
             wanted: state
                 .book
                 .entries()

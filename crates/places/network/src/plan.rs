@@ -2,16 +2,20 @@
 //!
 //! ```text
 //!  contracts ─▶ network_paths ─┬▶ faults: refused, or noted ─────────────────────────────┐
-//!  View ─▶ arrivals ───────────┼▶ Registration, if it is another one ────────────────────┼▶ Configure, Announce, Ask, Release
+//!  View ─┬▶ arrivals ──────────┼▶ Registration, if it is another one ────────────────────┼▶ Configure, Announce, Ask, Release
+//!        └▶ offer ─────────────┼▶ tables of other hosts, if they are other ones ─────────┼▶ Offer
 //!  what is wanted already ─────┴▶ terms that differ ─────────────────────────────────────┘  Note, Count
 //!  evidence: pairs ─▶ late frames, if there are new ones ───────────────────────────────────┘
 //! ```
 
 use crate::action::{Faults, NetworkAction};
-use crate::arrivals::arrivals;
+use crate::arrivals::{Told, arrivals};
 use crate::book::{Policy, WantedPath};
 use crate::misses::{SeenPaths, seen};
+use crate::offer::offer;
+use crate::offering::Offered;
 use crate::registration::registration;
+use crate::unknown::unknown;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tidegate_contract::network_paths::{NetworkPaths, network_paths};
@@ -30,6 +34,10 @@ pub struct Facts {
     pub announced: Option<Registration>,
     /// The newest View.
     pub view: Option<Arc<View>>,
+    /// Whether other hosts had the time to register for it.
+    pub is_settled: bool,
+    /// What the agent was told of other hosts, and what became of it.
+    pub offered: Offered,
     /// Paths that are wanted, by name.
     pub wanted: BTreeMap<String, WantedPath>,
     /// Pairs without a path.
@@ -63,10 +71,29 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Result<Vec<NetworkAction>, Ve
             on_unreachable: vnic.and_then(|vnic| vnic.on_unreachable).unwrap_or_default(),
         }
     };
-    let faults = faults(&found, policy)?;
+    let mut faults = faults(&found, policy)?;
     if let Some(controller) = controller {
+        let Offered { newest, taken, .. } = &facts.offered;
+        let mut declined = taken.declined.clone();
+        let mut is_open = !facts.offered.is_taken;
+        if let Some(view) = &facts.view {
+            let to = offer(view, facts.is_settled, controller, uplinks, &wanted.work.written);
+            declined.extend(to.left_out.clone());
+            if newest.as_ref() != Some(&to) || !actions.is_empty() {
+                // What is in force follows from what was told before.
+                is_open = true;
+                actions.push(NetworkAction::Offer { from: newest.clone().map(Box::new), to: Box::new(to) });
+            }
+        }
+        for (vnic, reasons) in unknown(&wanted.work.written, uplinks, remotes, &declined) {
+            faults.entry(vnic).or_default().extend(reasons);
+        }
+        // Another link has announced nothing.
+        let is_new = matches!(actions.first(), Some(NetworkAction::Configure { .. }));
         let here: BTreeSet<&str> = by_name.keys().copied().collect();
-        let arrivals = facts.view.as_ref().map(|view| arrivals(view, remotes, |name| here.contains(name)));
+        let told = Told { declined: &declined, is_open };
+        let arrivals =
+            facts.view.as_ref().map(|view| arrivals(view, remotes, &told, |name| here.contains(name)));
         let of_contracts = &wanted.work.written;
         let to = registration(
             &facts.run,
@@ -77,8 +104,7 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Result<Vec<NetworkAction>, Ve
             arrivals.unwrap_or_default(),
             facts.view.as_ref().map_or(0, |view| view.version),
         );
-        // Another link has announced nothing.
-        if facts.announced.as_ref() != Some(&to) || !actions.is_empty() {
+        if facts.announced.as_ref() != Some(&to) || is_new {
             let from = facts.announced.clone().map(Box::new);
             actions.push(NetworkAction::Announce { from, to: Box::new(to) });
         }

@@ -40,11 +40,11 @@ pub fn registration(
             arrival_budget: uplink.arrival_budget.get(),
         })
     };
-    let reaches =
-        |vnic: &Vnic| served().any(|uplink| uplink.peers.iter().any(|peer| peer.carries(vnic.segment)));
+    // Its uplinks may have no peers before the controller knows who is where.
+    let reaches = |vnic: &Vnic| vnic.uses_uplinks() && vnic.segment.id() > 0 && served().next().is_some();
     let mut announced: Vec<Announced> = vnics
         .iter()
-        .filter(|vnic| vnic.uses_uplinks() && vnic.segment.id() > 0 && reaches(vnic))
+        .filter(|vnic| reaches(vnic))
         .map(|vnic| announced(vnic, receivers.get(vnic.name.as_str()).map_or(&[], Vec::as_slice)))
         .collect();
     announced.sort_by(|a, b| a.name.cmp(&b.name));

@@ -136,6 +136,7 @@ fn step(state: &mut State, there: &mut There, now: Instant) -> Duration {
             });
             state.released(&name, answer, now);
         }
+        Duty::Keys => state.keys_given(None, now),
         Duty::Report(misses) => {
             let answer = there.trouble();
             state.reported(&misses, answer, now);

@@ -9,7 +9,7 @@ use tidegate_controller_api::{
     self as api, Misses as Late, Path as Granted, PathRequest, PathState, Registration,
 };
 use tidegate_evidence::{Evidence, LateCounts, PairStatus};
-use tidegate_place::{Action, Adopt, HostWork, Network};
+use tidegate_place::{Action, Adopt, HostWork, Network, Offer};
 
 /// A test fails after this time rather than hang.
 const LONG: Duration = Duration::from_secs(60);
@@ -25,6 +25,7 @@ struct Said {
     releases: Mutex<Vec<String>>,
     late: Mutex<Vec<Late>>,
     left: AtomicBool,
+    remotes: Mutex<Vec<api::Remote>>,
 }
 
 struct Fake(Arc<Said>);
@@ -61,7 +62,7 @@ impl Asks for Fake {
             term: 1,
             lease: 3_000_000_000,
             peers: vec![peer],
-            remotes: vec![],
+            remotes: self.0.remotes.lock().unwrap().clone(),
             paths,
             refused: vec![],
         })
@@ -105,6 +106,10 @@ impl Asks for Fake {
         Ok(())
     }
 
+    fn keys(&self, _: &str) -> Result<api::SegmentKeys, Trouble> {
+        Err(Trouble::Busy(Duration::from_secs(60)))
+    }
+
     fn leave(&self, _: &str) -> Result<(), Trouble> {
         self.0.left.store(true, Ordering::SeqCst);
         Ok(())
@@ -121,16 +126,21 @@ struct Lab {
     evidence: Evidence,
 }
 
-fn place(folder: &Path, said: &Arc<Said>, ports: &PairPorts) -> NetworkPlace {
+fn place(folder: &Path, said: &Arc<Said>, ports: &PairPorts, offers: Offers) -> NetworkPlace {
     let there = said.clone();
     let open: Open = Box::new(move |_| Ok(Box::new(Fake(there.clone()))));
-    let (place, damage) = NetworkPlace::new(folder, ports.clone(), open).unwrap();
+    let (place, damage) = NetworkPlace::new(folder, ports.clone(), KeyRing::default(), offers, open).unwrap();
     assert_eq!(damage, None);
     place
 }
 
 impl Lab {
     fn new(folder: &Path) -> Self {
+        Self::offering(folder, Offers::default())
+    }
+
+    /// With an agent that takes offers.
+    fn offering(folder: &Path, offers: Offers) -> Self {
         let (said, ports) = (Arc::new(Said::default()), PairPorts::default());
         ports.tell([(("plc1".to_owned(), "plc9".to_owned()), 49_160)]);
         let controller = Controller {
@@ -142,7 +152,7 @@ impl Lab {
         let uplink = Uplink { latency: None, controlled: true, ..testing::uplink("net0") };
         let remotes = vec![testing::remote("plc9")];
         let network = Network { uplinks: vec![uplink], remotes, keys: vec![], controller: Some(controller) };
-        let place = place(folder, &said, &ports);
+        let place = place(folder, &said, &ports, offers);
         Self { place, said, ports, network, vnics: vec![plc1()], evidence: Evidence::empty("a test") }
     }
 
@@ -230,7 +240,8 @@ fn a_change_has_its_path_when_it_is_in_force() {
         (announced.vnics[0].name.as_str(), announced.vnics[0].to.as_slice()),
         ("plc1", &["plc9".to_owned()][..])
     );
-    assert!(lab.plan().unwrap().is_empty(), "nothing is left to do");
+    // What the controller tells of others is given to the agent as soon as it is known.
+    lab.until("nothing is left to do", |lab| lab.plan().unwrap().is_empty());
 
     // Another port: asked for anew, without a change.
     lab.ports.tell([(("plc1".to_owned(), "plc9".to_owned()), 49_161)]);
@@ -241,7 +252,7 @@ fn a_change_has_its_path_when_it_is_in_force() {
     // A second agent asks on the same terms, also while the controller would refuse a new path.
     let Lab { said, ports, network, vnics, evidence, .. } = lab;
     said.registrations.lock().unwrap().clear();
-    let place = place(folder.path(), &said, &ports);
+    let place = place(folder.path(), &said, &ports, Offers::default());
     let mut lab = Lab { place, said, ports, network, vnics, evidence };
     let asks =
         |action: &NetworkAction| matches!(action, NetworkAction::Ask { .. } | NetworkAction::Release { .. });
@@ -372,4 +383,90 @@ fn late_frames_are_reported_as_totals() {
     let reports = lab.said.late.lock().unwrap().len();
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(lab.said.late.lock().unwrap().len(), reports, "nothing is new");
+}
+
+#[test]
+fn what_the_controller_tells_is_offered_once_and_takes_nothing_away_at_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let offered = Arc::new(Mutex::new(Vec::new()));
+    let there = offered.clone();
+    let offers = Offers::new(move |offer: Offer| {
+        there.lock().unwrap().push(offer);
+        let declined = [("[remote.plc7]".to_owned(), "no room".to_owned())].into();
+        Ok(Taken { declined, differences: vec!["peer h9 has another address".into()] })
+    });
+    let mut lab = Lab::offering(folder.path(), offers);
+    lab.vnics[0].to.push("plc7".into());
+    lab.vnics[0].on_refused = Some(OnRefused::BestEffort);
+    lab.change().unwrap();
+    lab.until("a complete offer", |_| offered.lock().unwrap().len() == 2);
+    let all = offered.lock().unwrap().clone();
+    assert_eq!((all[0].is_complete, all[1].is_complete), (false, true), "hosts need a lease to register");
+    assert_eq!(all[0].document, all[1].document);
+    assert_eq!(all[0].document.peers[0].value.peer.name, "h2");
+    lab.until("the reason", |lab| {
+        lab.unpromised().is_some_and(|why| why.contains("plc7 cannot be reached: no room"))
+    });
+    let problem = lab.place.observe(&[]).unwrap().0.problem.unwrap();
+    assert!(
+        problem.contains("not in force as the network's controller tells it [remote.plc7]: no room"),
+        "{problem}"
+    );
+    assert!(problem.contains("tells others peer h9 has another address"), "{problem}");
+    assert!(lab.plan().unwrap().is_empty(), "the same is not offered again by the plan");
+
+    // Without a controller nothing is remembered.
+    lab.network.controller = None;
+    lab.repair();
+    assert_eq!(lab.place.offering.offered().newest, None);
+}
+
+#[test]
+fn a_sender_is_refused_only_after_the_agent_has_decided() {
+    let folder = tempfile::tempdir().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let (answer, answers) = std::sync::mpsc::channel();
+    let answers = Mutex::new(answers);
+    let offers = Offers::new(move |offer: Offer| {
+        tell.send(offer).unwrap();
+        Ok(answers.lock().unwrap().recv_timeout(LONG).unwrap())
+    });
+    let mut lab = Lab::offering(folder.path(), offers);
+    let mac = lab.network.remotes[0].mac.to_string();
+    let mut vnic = api::Announced {
+        name: "plc9".into(),
+        mac,
+        segment: 1,
+        addresses: vec![],
+        rate: Some(10_000_000),
+        burst: Some(4000),
+        deadline: None,
+        to: vec![],
+    };
+    let say = |lab: &Lab, vnic: &api::Announced| {
+        *lab.said.remotes.lock().unwrap() = vec![api::Remote { vnic: vnic.clone(), host: "h2".into() }];
+    };
+    let arrivals = |lab: &Lab| lab.said.registrations.lock().unwrap().last().unwrap().arrivals.clone();
+    say(&lab, &vnic);
+    lab.change().unwrap();
+    for is_complete in [false, true] {
+        lab.until("an offer", |_| told.try_recv().is_ok_and(|offer| offer.is_complete == is_complete));
+        answer.send(Taken::default()).unwrap();
+    }
+    lab.until("all is taken", |lab| lab.place.offering.offered().is_taken);
+    // The remote in force has no deadline yet.
+    (vnic.deadline, vnic.to) = (Some(2_000_000), vec!["plc1".into()]);
+    say(&lab, &vnic);
+    lab.until("the deadline", |_| {
+        told.try_recv().is_ok_and(|offer| offer.document.remotes[0].value.deadline.is_some())
+    });
+    for _ in 0..10 {
+        lab.repair();
+        assert_eq!(arrivals(&lab), []);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let declined = [("[remote.plc9]".to_owned(), "no room".to_owned())].into();
+    answer.send(Taken { declined, ..Taken::default() }).unwrap();
+    lab.until("the refusal", |lab| !arrivals(lab).is_empty());
+    assert_eq!(arrivals(&lab)[0].refused.as_deref(), Some("no room"));
 }
