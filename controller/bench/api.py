@@ -55,6 +55,7 @@ class Clients:
 
     def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
         self._session, self._url = session, f"http://127.0.0.1:{port}"
+        self._views: dict[int, int] = {}
 
     async def ask(self, method: str, path: str, token: str, body: object = None) -> Any:  # noqa: ANN401
         """The answer, which has to be good."""
@@ -86,13 +87,14 @@ class Clients:
             await self._register_one(n, arrivals)
 
     async def _register_one(self, n: int, arrivals: list[dict[str, str]]) -> None:
-        await self.ask("PUT", f"/v1/hosts/h{n}", f"h{n}", announced(n, arrivals))
+        body = {**announced(n, arrivals), "view": self._views.get(n, 0)}
+        self._views[n] = (await self.ask("PUT", f"/v1/hosts/h{n}", f"h{n}", body))["version"]
 
 
 def announced(n: int, arrivals: list[dict[str, str]]) -> dict[str, Any]:
     """What a host announces: many vNICs that send, or one that receives."""
     if n <= HOSTS:
-        vnics = [vnic(f"a{n}-{p}", (n << 8) + p) for p in range(PATHS)]
+        vnics = [vnic(f"a{n}-{p}", (n << 8) + p, to=[f"b{n}"]) for p in range(PATHS)]
     else:
         vnics = [vnic(f"b{n - HOSTS}", n << 8)]
     uplink = {"name": "up", "address": f"10.0.0.{n}", "port": 4789, "arrival_budget": 100_000}

@@ -85,6 +85,7 @@ class Quick:
         self.server = SimpleNamespace(sessions={"s1": None, "s2": None})
         state = SimpleNamespace(fault=lambda name: None)
         self.databases = dict.fromkeys(config.databases, state)
+        self.led: Callable[[], None] = lambda: None
         self.questions = 0
         self._config, self._answers = config, dict[int, asyncio.Future[ev.Answer]]()
         self._events: deque[ev.Event] = deque()
@@ -234,6 +235,8 @@ class Served:
     def __init__(self, config: Config, runtime: Quick, api: Api, client: Client) -> None:
         self.config, self.runtime, self.api, self.client = config, runtime, api, client
         self.call, self.good = client.call, client.good
+        self.versions: dict[str, int] = {}
+        """Of the newest view of each host that registers."""
 
     async def until(self, what: str, ready: Callable[[], Awaitable[object]], timeout: float = 20) -> Any:  # noqa: ANN401
         """Waits."""
@@ -246,8 +249,18 @@ class Served:
             raise AssertionError(f"waited in vain for {what}") from None
 
     async def register(self, host: str, **rest: Any) -> Any:  # noqa: ANN401
-        """A host announces itself; returns its view."""
-        return await self.good("register", f"token-{host}", host=host, body=announcement(host, **rest))
+        """A host announces itself, by the newest view that it has; returns its view."""
+        body = {**announcement(host), "view": self.versions.get(host, 0), **rest}
+        view = await self.good("register", f"token-{host}", host=host, body=body)
+        self.versions[host] = view["version"]
+        return view
+
+    async def newer(self, host: str) -> Any:  # noqa: ANN401
+        """Waits for a view of another version than the host has."""
+        after = self.versions[host]
+        view = await self.good("view", f"token-{host}", host=host, after=after, wait=10**10)
+        self.versions[host] = view["version"]
+        return view
 
     async def pair(self) -> None:
         """h1 with a1 and h2 with b1, which has admitted a1."""
@@ -268,6 +281,7 @@ async def served(
     runtime = Quick(config, kept)
     api = create(config, cast(Runtime, runtime), kept, limits=limits, handlers=handlers)
     runtime.told = api.service.told
+    runtime.led()
     await api.start()
     runtime.begin()
     connector = aiohttp.TCPConnector(limit=0)
@@ -289,9 +303,10 @@ def run(test: Callable[[], Awaitable[None]], limit: float = 100) -> None:
 
 
 def vnic(name: str, number: int, segment: int = 100, **rest: Any) -> dict[str, Any]:  # noqa: ANN401
-    """A vNIC that may be announced."""
+    """A vNIC that may be announced, with a deadline to all."""
     found = {"name": name, "mac": f"02:00:0a:00:{number >> 8:02x}:{number & 255:02x}", "segment": segment}
-    return {**found, "addresses": [], "rate": None, "burst": None, "deadline": None, "to": [], **rest}
+    terms = {"rate": 10**9, "burst": 10_000, "deadline": 2 * 10**9, "to": ["a1", "b1", "c1"]}
+    return {**found, "addresses": [], **terms, **rest}
 
 
 VNICS = {"h1": ("a1", 1), "h2": ("b1", 2), "h3": ("c1", 3)}

@@ -132,6 +132,34 @@ def test_a_path_of_a_host() -> None:
     run(test)
 
 
+def test_quotas_of_a_host() -> None:
+    """Number and rate of all its paths; other terms of a path count in place of those of before."""
+
+    async def test() -> None:
+        config = configuration()
+        allowed = replace(config.api.allowed["h1"], most_paths=2, most_rate=3_000_000)
+        api = replace(config.api, allowed={**config.api.allowed, "h1": allowed})
+        async with served(replace(config, api=api)) as one:
+            await one.register("h1", vnics=[vnic("a1", 1), vnic("a2", 11), vnic("a3", 12)])
+            await one.register("h2")
+            await one.register("h2", arrivals=[{"remote": f"a{n}", "refused": None} for n in (1, 2, 3)])
+
+            async def ask(n: int, rate: int) -> str:
+                key = {**wanted()["key"], "source_port": 50_000 + n}
+                body = wanted(vnic=f"a{n}", key=key, rate=rate)
+                status, found = await one.call("request", "token-h1", body, name=f"a{n}>b1")
+                return "" if status == 200 else str(found["message"])
+
+            assert await ask(1, 2_000_000) == ""
+            assert "would have 3000001 bit/s" in await ask(2, 1_000_001)
+            assert await ask(2, 1_000_000) == ""
+            assert "would have 3000001 bit/s" in await ask(1, 2_000_001)
+            assert await ask(1, 1_000_000) == ""
+            assert "host h1 has 2 paths" in await ask(3, 1)
+
+    run(test)
+
+
 def test_a_vm_moves_to_another_host() -> None:
     """The new host's request is other terms of the same path."""
 
@@ -153,6 +181,81 @@ def test_a_vm_moves_to_another_host() -> None:
             assert (await one.good("view", "token-h1", host="h1"))["paths"] == []
             assert (await one.good("view", "token-h3", host="h3"))["paths"][0]["name"] == NAME
             assert (await one.call("release", "token-h1", name=NAME))[0] == 403
+
+    run(test)
+
+
+def test_a_far_host_takes_its_word_back() -> None:
+    """The path stays, and is told as violated with the reason until the word is there again."""
+
+    async def test() -> None:
+        async with served(configuration(lease="1s")) as one:
+            await one.pair()
+            await one.good("request", "token-h1", body=wanted(), name=NAME)
+
+            async def state(refused: str | None) -> str:
+                await one.register("h1")
+                await one.register("h2", arrivals=[{"remote": "a1", "refused": refused}])
+                path = (await one.good("view", "token-h1", host="h1"))["paths"][0]
+                assert bool(path["reasons"]) == (path["state"] == "violated")
+                return str(path["state"]) + "".join(path["reasons"])
+
+            async def violated() -> object:
+                return await state("no room") == "violatedhost h2 admits vNIC a1 no more: no room"
+
+            async def active() -> object:
+                return await state(None) == "active"
+
+            await one.until("the reason", violated)
+            await one.until("the word", active)
+
+    run(test)
+
+
+def test_many_paths_end(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A few at one time, with one line of the log."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr(service, "MOST_ENDING", 2)
+
+    async def test() -> None:
+        async with served() as one:
+            await one.pair()
+            for n in range(9):
+                await one.register("h1", vnics=[vnic(f"a{m}", 100 + m) for m in range(n + 1)])
+                await one.newer("h2")
+                words = [{"remote": f"a{n}", "refused": None}]
+                await one.register("h2", arrivals=words)
+                key = {**wanted()["key"], "source_port": 50_000 + n}
+                body = wanted(vnic=f"a{n}", key=key)
+                await one.good("request", "token-h1", body=body, name=f"a{n}>b1")
+            await one.good("leave", "token-h1", host="h1")
+            assert len(one.api.service._releasing) <= 2
+
+            async def over() -> object:
+                return not (await one.good("paths"))["paths"]
+
+            await one.until("the end of the paths", over)
+
+    run(test)
+    lines = [record.getMessage() for record in caplog.records if "paths end" in record.getMessage()]
+    assert lines == ["9 paths end, a0>b1 the first: host h1 leaves"]
+
+
+def test_a_word_from_an_older_view() -> None:
+    """A far host that has read of other terms, but speaks of those before, is not believed."""
+
+    async def test() -> None:
+        async with served() as one:
+            await one.pair()
+            before = one.versions["h2"]
+            await one.register("h1", vnics=[vnic("a1", 1, rate=2 * 10**9)])
+            await one.newer("h2")
+            words = [{"remote": "a1", "refused": None}]
+            await one.register("h2", arrivals=words, view=before)
+            status, found = await one.call("request", "token-h1", wanted(), name=NAME)
+            assert (status, found["code"]) == (409, "waiting")
+            await one.register("h2", arrivals=words)
+            await one.good("request", "token-h1", body=wanted(), name=NAME)
 
     run(test)
 
@@ -317,7 +420,7 @@ def test_after_a_start_no_path_ends_within_a_lease() -> None:
                 "https://10.0.0.9:6654"
             )
             one.runtime.leading = True
-            await asyncio.sleep(0.3)
+            one.runtime.led()
             assert (await one.good("hosts"))["hosts"][0]["registered"] is False
 
             async def over() -> object:

@@ -2,7 +2,10 @@
 
 import asyncio
 import datetime
+import os
 import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from tidegate_controller.api.identity import Identity, Kind
 from tidegate_controller.api.operations import Call
-from tidegate_controller.api.server import create
+from tidegate_controller.api.server import Api, create
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.loop import Runtime
 
@@ -62,6 +65,30 @@ def of_client(authority: Authority, name: str | None, signer: Authority) -> ssl.
     if name is not None:
         context.load_cert_chain(*signer.make(name))
     return context
+
+
+async def silent_clients(api: Api, health: Callable[[], Awaitable[int]]) -> None:
+    """Clients that never speak have places from their first moment, and few."""
+    api.places.most_new = 8
+    before = len(os.listdir("/proc/self/fd"))
+    silent = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(60)]
+    ended = [asyncio.ensure_future(reader.read()) for reader, _ in silent]
+    async with asyncio.timeout(20):
+        while sum(one.done() for one in ended) < 60 - 8:
+            await asyncio.sleep(0.02)
+    assert len(os.listdir("/proc/self/fd")) <= before + 60 + 8
+    for one in ended:
+        one.cancel()
+    for _, writer in silent:
+        writer.close()
+
+    async def again() -> bool:
+        with suppress(aiohttp.ClientError):
+            return await health() == 200
+        return False
+
+    while not await again():
+        await asyncio.sleep(0.05)
 
 
 def test_certificates(tmp_path: Path) -> None:
@@ -120,6 +147,7 @@ def test_certificates(tmp_path: Path) -> None:
             writer.write(b"GET / HTTP/1.1\r\n\r\n")
             assert await call(None, "health") == 200
             writer.close()
+            await silent_clients(api, lambda: call(None, "health"))
         finally:
             await api.stop()
 

@@ -48,6 +48,11 @@ mac = "02:00:00:00:00:01"
 token = "sha256:0000000000000000000000000000000000000000000000000000000000000001"
 segments = [100, 16777215]
 macs = ["02:00:00:00:0a:01", "02:00:00:0b:00:00/32"]
+vnics = ["web-*", "db"]
+vnics-at-most = 9
+addresses = ["192.168.1.0/24", "fd00::/64"]
+paths = 12
+rate = "50Mbit"
 [api]
 listen = "127.0.0.1:0"
 public = "https://10.0.0.1:6654"
@@ -104,6 +109,10 @@ def test_a_file() -> None:
     for mac, mine in {"0a:01": True, "0a:02": False, "0b:ff": False}.items():
         assert any(macs.has(f"02:00:00:00:{mac}") for macs in one.macs) == mine
     assert one.macs[1].has("02:00:00:0b:ff:ff")
+    names = [name for name in ("web-1", "db", "dbx", "web") if one.has_name(name)]
+    assert (names, one.most_vnics) == (["web-1", "db"], 9)
+    there = [text for text in ("192.168.1.9", "192.168.2.9", "fd00::9", "::1") if one.has_address(text)]
+    assert (there, one.most_paths, one.most_rate) == (["192.168.1.9", "fd00::9"], 12, 50_000_000)
     assert api.allowed["h2"] == Allowed("fd00::2")
 
 
@@ -155,6 +164,11 @@ def test_a_file() -> None:
         ('000002"\n[hosts.h2]', '000001"\n[hosts.h2]', "f: hosts.h1.token: is that of the operators, too"),
         ("sha256:0", "sha1:0", "f: hosts.h1.token: is 'sha1:.*sha256: and 64 hexadecimal digits"),
         ("16777215]", "16777216]", "f: hosts.h1.segments: has '16777216'; 1 to 16777215"),
+        ('"web-*"', '"web-/"', "f: hosts.h1.vnics: has 'web-/'; a name such as web-1, or a pattern"),
+        ('"web-*"', "7", "f: hosts.h1.vnics: has '7'"),
+        ("vnics-at-most = 9", "vnics-at-most = 4097", "f: hosts.h1.vnics-at-most: is 4097; 0 to 4096"),
+        ("1.0/24", "1.1/24", "f: hosts.h1.addresses: 192.168.1.1/24 has host bits set; a prefix such as"),
+        ("paths = 12", "paths = -1", "f: hosts.h1.paths: is -1; 0 to 500"),
         ("16777215]", "true]", "f: hosts.h1.segments: has 'True'"),
         ("00/32", "00/49", "f: hosts.h1.macs: has '02:00:00:0b:00:00/49'; a MAC such as"),
         ('"02:00:00:00:0a:01"', "5", "f: hosts.h1.macs: has '5'; a MAC"),

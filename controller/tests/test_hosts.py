@@ -1,14 +1,18 @@
 """The registry of hosts against a simple model, and what it makes of hosts that lie."""
 
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_network
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate_controller.decide.claims import MOST_KEPT, Claims
 from tidegate_controller.decide.hosts import Registry
-from tidegate_controller.decide.leases import Unclaimed
+from tidegate_controller.decide.leases import Clock, Unclaimed
 from tidegate_controller.decide.misses import MOST_AT_ONCE, Totals
 from tidegate_controller.decide.standing import Standing
+from tidegate_controller.decide.words import Words
 from tidegate_controller.model.decisions import Verdict
 from tidegate_controller.model.hosts import (
     Allowed,
@@ -57,6 +61,8 @@ class Model:
     uplinks: dict[str, Uplink | None] = field(default_factory=dict)
     until: dict[str, float] = field(default_factory=dict)
     counted: set[tuple[str, str]] = field(default_factory=set)
+    kept: dict[str, tuple[str, str, float]] = field(default_factory=dict)
+    """Host and MAC that had a name, and until when it is theirs."""
     away: dict[str, tuple[Uplink, set[int]]] = field(default_factory=dict)
 
     def register(self, host: str, one: Registration, now: float) -> None:
@@ -68,36 +74,46 @@ class Model:
         for each in one.vnics:
             if each.segment in ALLOWED[host].segments:
                 vnics.setdefault(each.name, each)
-        self._put(host, vnics)
+        self._put(host, vnics, now)
 
-    def leave(self, host: str) -> None:
+    def leave(self, host: str, now: float) -> None:
         """Nothing of it is announced any more."""
         if host in self.until:
             del self.until[host], self.uplinks[host]
-            self._put(host, {})
+            self._put(host, {}, now)
 
     def expire(self, now: float) -> None:
         """Hosts whose lease is over, in order."""
+        self._count(now)
         for host in sorted(host for host, until in self.until.items() if until <= now):
             up, segments = self.uplinks[host], {one.segment for (of, _), one in self._counted() if of == host}
-            self.leave(host)
+            self.leave(host, now)
             if up is not None and segments:
                 self.away[host] = (up, segments)
 
-    def _put(self, host: str, vnics: dict[str, Vnic]) -> None:
+    def _put(self, host: str, vnics: dict[str, Vnic], now: float) -> None:
         for key in [key for key in self.announced if key[0] == host]:
             new, old = vnics.get(key[1]), self.announced[key]
             if new is None or (new.mac, new.segment) != (old.mac, old.segment):
                 del self.announced[key]
-                self.counted.discard(key)
+                if key in self.counted:
+                    self.counted.discard(key)
+                    self.kept[key[1]] = (host, old.mac, now + LEASE)
         for name, one in vnics.items():
             self.announced[(host, name)] = one
+        self._count(now)
+
+    def _count(self, now: float) -> None:
         for key, one in self.announced.items():
+            of, mac_, until = self.kept.get(key[1], ("", "", 0.0))
+            if until > now and key[0] != of and one.mac != mac_:
+                continue
             held = [self.announced[other] for other in self.counted]
             names = {other.name for other in held}
             macs = {(other.mac, other.segment) for other in held}
             if len(held) < MOST and one.name not in names and (one.mac, one.segment) not in macs:
                 self.counted.add(key)
+                self.kept.pop(key[1], None)
 
     def remotes(self, host: str) -> list[Remote]:
         """vNICs of others with an uplink, in segments of this one."""
@@ -171,7 +187,7 @@ def test_against_the_model(todo: list[tuple[str, str | int, Registration | None]
             model.register(str(who), one, now)
         elif what == "leave":
             real.leave(str(who))
-            model.leave(str(who))
+            model.leave(str(who), now)
         else:
             now += int(who)
             assert real.expire(now) == sorted(host for host, until in model.until.items() if until <= now)
@@ -211,11 +227,50 @@ def test_a_vm_moves() -> None:
     assert real.surroundings("h2").refused[0].reason == (
         "its name is that of vNIC a of host h1; one has to go"
     )
+    real.publish(0.0)
     before = real.version("h2")
     real.register("h1", replace(one, vnics=()), 1.0)
     assert real.holder("a") == ("h2", vnic("a", 1))
+    assert real.publish(1.0) == ["h1", "h2"] or real.publish(1.0) == []
     assert real.version("h2") > before
     assert real.surroundings("h2").refused == ()
+
+
+def test_a_name_is_kept() -> None:
+    """For the MAC that had it, wherever that is, and for its host; for others only after a lease."""
+    real = registry()
+    real.register("h1", Registration("r", (uplink("h1"),), (vnic("a", 1),)), 0.0)
+    real.register("h2", Registration("r", (uplink("h2"),), (vnic("a", 2),)), 0.0)
+    real.leave("h1")
+    assert real.holder("a") is None
+    assert real.refused("h2")[0].reason == (
+        "its name was that of MAC 02:00:00:00:00:01 of host h1, and is kept for these for one lease"
+    )
+    real.register("h3", Registration("r", (uplink("h3"),), (vnic("a", 1),)), 2.0)
+    assert real.holder("a") == ("h3", vnic("a", 1))
+    real.register("h3", Registration("r", (uplink("h3"),), (vnic("a", 3),)), 3.0)
+    assert real.holder("a") == ("h3", vnic("a", 3)), "another MAC of the same host"
+    real.register("h2", Registration("r", (uplink("h2"),), (vnic("a", 2),)), 4.0)
+    real.leave("h3")
+    assert (real.expire(13.9), real.holder("a")) == ([], None)
+    real.register("h2", Registration("r", (uplink("h2"),), (vnic("a", 2),)), 13.9)
+    assert (real.expire(14.0), real.holder("a")) == ([], ("h2", vnic("a", 2)))
+    assert real.refused("h2") == ()
+
+
+def test_names_that_are_kept_are_bounded() -> None:
+    """Of each host: one that announces ever new names takes nothing from others."""
+    claims = Claims(100, LEASE)
+    claims.replace("h1", set(), {"own": vnic("own", 1)}, 0.0)
+    claims.replace("h1", {"own"}, {}, 0.0)
+    for n in range(MOST_KEPT + 9):
+        claims.replace("h2", set(), {f"x{n}": vnic(f"x{n}", 2)}, 0.0)
+        claims.replace("h2", {f"x{n}"}, {}, 0.0)
+    assert len(claims._kept) == 1 + MOST_KEPT
+    assert "own" in claims._kept
+    assert claims.expire(LEASE) == set()
+    assert not claims._kept
+    assert not claims._kept_of.total()
 
 
 def test_hosts_that_lie() -> None:
@@ -243,23 +298,104 @@ def test_hosts_that_lie() -> None:
 
 
 def test_an_arrival_is_about_what_its_host_was_told() -> None:
-    """What a host says before it knows of other terms does not count for these."""
+    """Its word counts from the view on that told it of these terms, also if it has been shown a newer one."""
     real = registry()
     sender = Registration("r", (uplink("h1"),), (vnic("a", 1, rate=5),))
     far = Registration("r", (uplink("h2"),), (vnic("b", 2),), (Arrival("a"),))
+
+    def seen(now: float) -> int:
+        real.publish(now)
+        real.surroundings("h2")
+        return real.version("h2")
+
     real.register("h1", sender, 0.0)
     real.register("h2", far, 0.0)
     assert real.arrival("h2", "a") is None
-    real.surroundings("h2")
+    first = seen(0.0)
+    real.register("h2", far, 1.0)
+    assert real.arrival("h2", "a") is None
+    far = replace(far, view=first)
     real.register("h2", far, 1.0)
     assert real.arrival("h2", "a") == Arrival("a")
     real.register("h1", replace(sender, vnics=(vnic("a", 1, rate=6),)), 2.0)
     assert real.arrival("h2", "a") is None
+    second = seen(2.0)
+    assert second > first
     real.register("h2", far, 3.0)
-    assert real.arrival("h2", "a") is None
-    real.surroundings("h2")
-    real.register("h2", replace(far, arrivals=(Arrival("a", "no room"),)), 4.0)
+    assert real.arrival("h2", "a") is None, "made from the view of before"
+    real.register("h2", replace(far, view=second + 1), 3.0)
+    assert real.arrival("h2", "a") is None, "a view that was never made here"
+    real.register("h2", replace(far, view=second, arrivals=(Arrival("a", "no room"),)), 4.0)
     assert real.arrival("h2", "a") == Arrival("a", "no room")
+    real.register("h1", replace(sender, vnics=(vnic("a", 1, rate=6), vnic("c", 3))), 5.0)
+    assert real.arrival("h2", "a") == Arrival("a", "no room"), "another vNIC changes nothing of it"
+
+
+def test_views_have_a_pace() -> None:
+    """A host that changes again and again makes few versions for others; its own are there at once."""
+    real = registry()
+    real.register("h2", Registration("r", (uplink("h2"),), (vnic("b", 2),)), 0.0)
+    versions, own = set(), set()
+    for n in range(1, 101):
+        one = Registration("r", (uplink("h1"),), (vnic("a", 1, rate=n),))
+        assert real.register("h1", one, n / 100) == 1
+        assert real.register("h1", one, n / 100) == 0
+        real.publish(n / 100)
+        versions.add(real.version("h2"))
+        own.add(real.version("h1"))
+    assert len(versions) <= 6
+    real.publish(9.0)
+    assert real.version("h2") > max(versions)
+    assert not real.bumped
+
+
+def test_what_the_configuration_lets_a_host_announce() -> None:
+    """Names by patterns, addresses by prefixes, and how many vNICs."""
+    networks = (ip_network("192.168.1.0/24"), ip_network("fd00::/64"))
+    allowed = Allowed("10.0.0.1", frozenset({1}), ANY, ("web-*", "db"), 2, networks)
+    real = Registry({"h1": allowed}, LEASE, 0.0)
+    addresses = ("192.168.1.7", "10.0.0.1", "fd00::1", "fe80::1")
+    vnics = (replace(vnic("web-1", 1), addresses=addresses), vnic("dbx", 2), vnic("db", 3), vnic("web-2", 4))
+    real.register("h1", Registration("r", (uplink("h1"),), vnics), 0.0)
+    found = {one.item: one.reason for one in real.refused("h1")}
+    assert found["vnic dbx"].startswith("its name fits no pattern of `vnics`")
+    assert found["vnic web-2"] == "it is one more than `vnics-at-most` of this host, 2"
+    assert found["addresses of vnic web-1"].startswith("10.0.0.1, fe80::1: not in `addresses`")
+    holder = real.holder("web-1")
+    assert holder is not None
+    assert holder[1].addresses == ("192.168.1.7", "fd00::1")
+
+
+def test_the_word_of_a_far_host_that_is_taken_back() -> None:
+    """A refusal counts at once, silence after a lease; nothing in the first lease after a start."""
+    real, words = registry(), Words()
+    real.register("h1", Registration("r", (uplink("h1"),), (vnic("a", 1),)), 20.0)
+    far = Registration("r", (uplink("h2"),), (vnic("b", 2),))
+    real.register("h2", far, 20.0)
+    real.publish(20.0)
+    requests = [path("a>b").request, path("o>b", lasting=True).request]
+
+    def says(now: float, *arrivals: Arrival) -> dict[str, str]:
+        real.register("h2", replace(far, arrivals=arrivals, view=real.version("h2")), now)
+        return words.withdrawn(real, requests, now)
+
+    assert words.withdrawn(real, requests, 9.0) == {}
+    assert says(21.0, Arrival("a")) == {}
+    assert says(22.0, Arrival("a", "no room")) == {"a>b": "host h2 admits vNIC a no more: no room"}
+    assert says(23.0, Arrival("a")) == {}
+    assert says(24.0) == {}
+    assert says(33.9) == {}
+    assert says(34.0) == {"a>b": "host h2 does not say any more that it admits vNIC a"}
+    assert says(35.0, Arrival("a")) == {}
+
+
+def test_the_time_of_leases_stands_still_with_the_controller() -> None:
+    """After a standstill hosts have the time to register again."""
+    clock = Clock(100.0)
+    assert clock.look(100.2) == pytest.approx(100.2)
+    assert clock.look(160.0) == pytest.approx(100.7)
+    assert clock.look(159.0) == pytest.approx(100.7)
+    assert clock.look(159.3) == pytest.approx(101.0)
 
 
 def path(name: str, host: str = "h1", lasting: bool = False) -> Path:

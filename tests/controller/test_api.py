@@ -80,13 +80,17 @@ class Hosts:
         self._fabric = fabric
         self.h1 = True
         """Whether h1 renews its registration."""
+        self._view = 0
+        """The version of the view that h3 has."""
 
     def ask(self, method: str, path: str, token: str, body: object = None) -> tuple[int, Any]:
         """A request to the controller; renews what has to be renewed first."""
         if self.h1:
             self._ask("PUT", "/v1/hosts/h1", "h1", self._announcement("h1", 1, "a1"))
         arrivals = [{"remote": "a1", "refused": None}]
-        self._ask("PUT", "/v1/hosts/h3", "h3", {**self._announcement("h3", 3, "c1"), "arrivals": arrivals})
+        words = {"arrivals": arrivals, "view": self._view}
+        status, found = self._ask("PUT", "/v1/hosts/h3", "h3", {**self._announcement("h3", 3, "c1"), **words})
+        self._view = found["version"] if status == 200 else 0
         return self._ask(method, path, token, body)
 
     def until(self, what: str, ready: Callable[[], object]) -> None:
@@ -100,7 +104,8 @@ class Hosts:
 
     def _announcement(self, host: str, number: int, vnic: str) -> dict[str, Any]:
         mac = f"02:00:0a:00:00:{number:02x}"
-        own = {"name": vnic, "mac": mac, "segment": 100, "addresses": [], "to": []}
+        terms = {"rate": 2_000_000, "burst": 3000, "deadline": 2 * 10**9, "to": ["c1"]}
+        own = {"name": vnic, "mac": mac, "segment": 100, "addresses": [], **terms}
         uplink = {"name": "up", "address": address(number), "port": 4789, "arrival_budget": 100_000}
         return {"run": host, "uplinks": [uplink], "vnics": [own], "arrivals": []}
 

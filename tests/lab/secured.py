@@ -118,6 +118,8 @@ class Host:
         self.vnic = f"v{self.number}"
         self.arrivals: list[str] = []
         """Remotes that it has admitted."""
+        self.view = 0
+        """The version of its newest view."""
         self.found = ""
         """The URL that answered last."""
 
@@ -178,11 +180,15 @@ class Host:
     def register(self) -> tuple[int, Any]:
         """Announces one vNIC, and what it has admitted; status and view."""
         mac = f"02:00:0a:00:{self.number:02x}:01"
-        own = {"name": self.vnic, "mac": mac, "segment": SEGMENT, "addresses": [], "to": []}
+        to = [f"v{number + 1}" for number in range(len(self.secured.fabric.edges))]
+        terms = {"rate": 2_000_000, "burst": 3000, "deadline": 2 * 10**9, "to": to}
+        own = {"name": self.vnic, "mac": mac, "segment": SEGMENT, "addresses": [], **terms}
         uplink = {"name": "up", "address": address(self.number), "port": 4789, "arrival_budget": 100_000}
         arrivals = [{"remote": remote, "refused": None} for remote in self.arrivals]
         body = {"run": self.name, "uplinks": [uplink], "vnics": [own], "arrivals": arrivals}
-        return self.ask("PUT", f"/v1/hosts/{self.name}", body)
+        status, found = self.ask("PUT", f"/v1/hosts/{self.name}", {**body, "view": self.view})
+        self.view = found["version"] if status == 200 else 0
+        return status, found
 
     def request(self, other: "Host", port: int = 50_001) -> tuple[int, Any]:
         """Asks for the path to another host's vNIC."""

@@ -15,6 +15,9 @@ pub struct Registration {
     pub vnics: Vec<Announced>,
     /// What this host's admission says about remotes that the controller named; at most 4,096.
     pub arrivals: Vec<Arrival>,
+    /// Version of the [`View`] that `arrivals` were made from; 0: of none.
+    #[serde(default)]
+    pub view: u64,
 }
 
 /// An uplink of a host.

@@ -7,6 +7,8 @@
 Time is an argument. Unknown clients share one account.
 """
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -36,6 +38,10 @@ class Bucket:
         self._fill(now)
         self._left = max(-self.burst, self._left - count)
 
+    def give(self, count: float) -> None:
+        """Gives tokens back."""
+        self._left = min(self.burst, self._left + count)
+
     def _fill(self, now: float) -> None:
         self._left = min(self.burst, self._left + max(0.0, now - self._at) * self.rate)
         self._at = max(self._at, now)
@@ -52,7 +58,7 @@ class Limits:
     """Of bodies, and a part of those of answers, per s."""
     bytes_burst: float = 4 << 20
     open: int = 8
-    """Requests at one time."""
+    """Requests at one time, of those that wait for switches or news in places of their own."""
 
 
 HOST = Limits(50, 200)
@@ -65,10 +71,16 @@ class Account:
     """What one client has left."""
 
     limits: Limits
+    time: Callable[[], float] = field(repr=False)
     requests: Bucket = field(init=False)
     bytes: Bucket = field(init=False)
-    open: int = 0
+    open: Counter[str] = field(init=False, default_factory=Counter)
+    """Requests, by the places that they take."""
 
     def __post_init__(self) -> None:
         self.requests = Bucket(self.limits.rate, self.limits.burst)
         self.bytes = Bucket(self.limits.bytes, self.limits.bytes_burst)
+
+    def owe(self, tokens: float) -> None:
+        """Takes tokens for what a request costs beyond the usual."""
+        self.requests.owe(tokens, self.time())

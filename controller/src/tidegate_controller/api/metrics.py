@@ -65,8 +65,6 @@ class Watched(Collector):
 
     def __init__(self, service: Service, kept: Kept) -> None:
         self._service, self._kept = service, kept
-        self._counted = kept.decided
-        self._verdicts: Counter[str] = Counter()
 
     def collect(self) -> Iterator[Metric]:
         """Of this moment."""
@@ -103,20 +101,17 @@ class Watched(Collector):
         yield from self._links()
 
     def _paths(self) -> Metric:
-        states = Counter(self._service.standing.of(path)[0] for path in self._service.engine.paths.values())
+        states = Counter(self._service.state(path)[0] for path in self._service.engine.paths.values())
         found = GaugeMetricFamily(f"{PREFIX}_paths", "Paths by state.", labels=["state"])
         for state in (*(state.value for state in PathState), "violated"):
             found.add_metric([state], states[state])
         return found
 
     def _decisions(self) -> Metric:
-        fresh = [one for one in self._kept.decisions if one.number > self._counted]
-        self._counted = max(self._counted, self._kept.decided)
-        self._verdicts.update(one.verdict.value for one in fresh)
-        text = "Decisions by verdict since the start; more than 10000 between two scrapes are not counted."
+        text = "Decisions by verdict since the start."
         found = CounterMetricFamily(f"{PREFIX}_decisions", text, labels=["verdict"])
         for verdict in Verdict:
-            found.add_metric([verdict.value], self._verdicts[verdict.value])
+            found.add_metric([verdict.value], self._kept.verdicts[verdict])
         return found
 
     def _links(self) -> Iterator[Metric]:

@@ -22,6 +22,9 @@ from tidegate_controller.model.paths import Path
 from tidegate_controller.runtime.kept import Kept
 
 MOST_DECISIONS = 1000
+JSON = "application/json"
+VIEW = 0.1
+"""Tokens for each other host that has to read a new view."""
 CODES = {
     asked.Unsound: Code.INVALID,
     asked.NotYours: Code.FORBIDDEN,
@@ -38,11 +41,13 @@ class Call:
     parameters: dict[str, Any] = field(default_factory=dict)
     """Of the path and the query."""
     body: Any = None
+    owe: Callable[[float], None] = lambda tokens: None
+    """Takes tokens of the client for what its request costs beyond the usual."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """An answer that is no JSON."""
+    """An answer that is text already."""
 
     text: str
     kind: str
@@ -59,7 +64,7 @@ class Operations:
         self._service, self._kept, self._exposition = service, kept, exposition
 
     def handlers(self) -> dict[str, Handler]:
-        """By operation."""
+        """Returns them by operation."""
         return {
             "register": self.register,
             "view": self.view,
@@ -82,14 +87,15 @@ class Operations:
     # Hosts.
 
     async def register(self, call: Call) -> Any:  # noqa: ANN401
-        """A host announces itself."""
+        """Takes what a host announces."""
         self._lead()
         host = self._host(call)
-        self._service.register(host, read.registration(call.body))
-        return self._service.view(host)
+        others = self._service.register(host, read.registration(call.body))
+        call.owe(VIEW * others)
+        return Text(self._service.view(host), JSON)
 
     async def view(self, call: Call) -> Any:  # noqa: ANN401
-        """What a host is to know."""
+        """Tells a host what it is to know."""
         self._lead()
         host = self._registered(call)
         after, wait = call.parameters.get("after"), call.parameters.get("wait", 0)
@@ -97,15 +103,15 @@ class Operations:
             await self._service.wait(host, after, wait / 1e9)
             self._lead()
             self._registered(call)
-        return self._service.view(host)
+        return Text(self._service.view(host), JSON)
 
     async def leave(self, call: Call) -> None:
-        """A host goes."""
+        """Ends a registration."""
         self._lead()
-        self._service.leave(self._host(call))
+        call.owe(VIEW * self._service.leave(self._host(call)))
 
     async def misses(self, call: Call) -> None:
-        """Late frames."""
+        """Takes totals of late frames."""
         self._lead()
         host = self._registered(call)
         if call.body["run"] != self._service.registry.run(host):
@@ -114,22 +120,22 @@ class Operations:
         await self._service.misses(host, call.body["paths"])
 
     async def enrol(self, call: Call) -> Any:  # noqa: ANN401
-        """Served by another part."""
+        """Refuses: another part serves this."""
         raise busy("this controller signs no certificates: its configuration has no [tls]", 60)
 
     async def keys(self, call: Call) -> Any:  # noqa: ANN401
-        """Served by another part."""
+        """Refuses: another part serves this."""
         raise busy("this controller has no keys of segments: its configuration has no [tls]", 60)
 
     async def hosts(self, call: Call) -> Any:  # noqa: ANN401
-        """All hosts."""
+        """Lists all hosts."""
         self._lead()
         return {"hosts": self._all_hosts()}
 
     # Paths.
 
     async def paths(self, call: Call) -> Any:  # noqa: ANN401
-        """All paths."""
+        """Lists all paths."""
         self._lead()
         engine = self._service.engine
         fresh = {
@@ -138,14 +144,14 @@ class Operations:
         return {"paths": [self._service.path(path) for _, path in sorted({**engine.paths, **fresh}.items())]}
 
     async def path(self, call: Call) -> Any:  # noqa: ANN401
-        """One path."""
+        """Shows one path."""
         self._lead()
         path = self._known(call)
         self._own(call, path.request.source, path.request.target)
         return self._service.path(path)
 
     async def request(self, call: Call) -> Any:  # noqa: ANN401
-        """A path is wanted."""
+        """Asks for a path."""
         self._lead()
         name, body = call.parameters["name"], call.body
         by_host = call.who.kind == Kind.HOST
@@ -153,8 +159,11 @@ class Operations:
         try:
             asked.sound(name, body["vnic"], body["remote"], request)
             if by_host:
-                registry = self._service.registry
+                registry, allowed = self._service.registry, self._service.config.api.allowed
                 asked.of_host(registry, call.who.name, body["vnic"], body["remote"], request)
+                there = self._service.known(name)
+                if there is None or there.request != request:
+                    asked.within_quota(allowed[call.who.name], self._service.requests(), request)
         except asked.NotWanted as error:
             raise Problem(CODES[type(error)], str(error), [str(error)]) from None
         answer = await self._service.ask(request)
@@ -163,7 +172,7 @@ class Operations:
         return self._service.path(answer.path)
 
     async def release(self, call: Call) -> None:
-        """A path is wanted no more."""
+        """Releases a path."""
         self._lead()
         path = self._known(call)
         self._own(call, path.request.source)
@@ -177,12 +186,12 @@ class Operations:
     # Looking.
 
     async def topology(self, call: Call) -> Any:  # noqa: ANN401
-        """Switches, links with what is reserved, hosts."""
+        """Shows switches, links with what is reserved, hosts."""
         self._lead()
         return {"switches": self._switches(), "links": self._links(), "hosts": self._all_hosts()}
 
     async def decisions(self, call: Call) -> Any:  # noqa: ANN401
-        """Decisions with their reasons; without `after`, the last ones."""
+        """Lists decisions with their reasons; without `after`, the last ones."""
         self._lead()
         after, path = call.parameters.get("after"), call.parameters.get("path")
         limit = call.parameters.get("limit", MOST_DECISIONS)
@@ -195,17 +204,17 @@ class Operations:
         return {"decisions": [write.decision(one) for one in part], "last": self._kept.decided}
 
     async def health(self, call: Call) -> Any:  # noqa: ANN401
-        """Whether it leads."""
+        """Tells whether this controller leads."""
         service = self._service
         sessions = len(service.runtime.server.sessions)
         return {"leader": service.leads, "term": service.term, "switches": sessions}
 
     async def openapi(self, call: Call) -> Any:  # noqa: ANN401
-        """The file."""
+        """Returns the file."""
         return contract()
 
     async def metrics(self, call: Call) -> Text:
-        """Prometheus' text."""
+        """Returns Prometheus' text."""
         return self._exposition()
 
     # Parts.
@@ -235,17 +244,16 @@ class Operations:
             raise Problem(Code.FORBIDDEN, f"path {call.parameters['name']} is not of host {call.who.name}")
 
     def _all_hosts(self) -> list[dict[str, Any]]:
-        registry, now = self._service.registry, self._service.runtime.now
-        found = []
+        registry, found = self._service.registry, []
         for name, host in sorted(self._service.config.hosts.items()):
-            until = registry.until(name)
+            left = self._service.lease_left(name)
             found.append(
                 {
                     "name": name,
                     "port": str(host.port),
                     "address": host.address,
-                    "registered": until is not None,
-                    "lease_left": max(0, int((until - now) * 1e9)) if until is not None else 0,
+                    "registered": left is not None,
+                    "lease_left": left or 0,
                     "vnics": registry.vnics(name),
                 }
             )

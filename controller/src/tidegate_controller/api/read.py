@@ -20,7 +20,8 @@ def registration(body: dict[str, Any]) -> Registration:
         for one in body["uplinks"]
     )
     arrivals = tuple(Arrival(one["remote"], one.get("refused")) for one in body["arrivals"])
-    return Registration(body["run"], uplinks, tuple(_vnic(one) for one in body["vnics"]), arrivals)
+    vnics = tuple(_vnic(one) for one in body["vnics"])
+    return Registration(body["run"], uplinks, vnics, arrivals, body.get("view", 0))
 
 
 def _vnic(one: dict[str, Any]) -> Vnic:

@@ -11,6 +11,7 @@ two points: an integer has no decimal point, and a pattern holds for the whole t
 import json
 import math
 import re
+import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import resources
@@ -27,6 +28,8 @@ KINDS: dict[str, tuple[type, ...]] = {
     "boolean": (bool,),
     "null": (type(None),),
 }
+LARGEST = sys.float_info.max
+"""No number is beyond it, also where the file names no bound: JSON's integers have no end."""
 NOTES = {"description", "examples", "title"}
 
 
@@ -142,10 +145,10 @@ def _text(rest: dict[str, Any]) -> list[Check]:
 
 
 def _range(least: float | None, most: float | None) -> Check:
-    low, high = -math.inf if least is None else least, math.inf if most is None else most
+    low, high = -LARGEST if least is None else least, LARGEST if most is None else most
 
     def check(value: float, where: str) -> None:
-        if not low <= value <= high or not math.isfinite(value):
+        if not low <= value <= high:
             raise Invalid(f"{where}: is {_short(value)}; {low} to {high} was expected")
 
     return check

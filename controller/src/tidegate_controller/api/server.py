@@ -15,18 +15,21 @@ import json
 import logging
 import math
 import resource
+import socket
 import ssl
 from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 
 from tidegate_controller.api import buckets
 from tidegate_controller.api.buckets import Account, Limits
 from tidegate_controller.api.contract import Operation, operations
 from tidegate_controller.api.identity import Identities, Identity, Kind, Known, check
 from tidegate_controller.api.metrics import Metrics
-from tidegate_controller.api.operations import Call, Handler, Operations, Text
+from tidegate_controller.api.operations import JSON, Call, Handler, Operations, Text
+from tidegate_controller.api.places import Places
 from tidegate_controller.api.problem import Code, Problem, crowd
 from tidegate_controller.api.schema import Invalid, parse
 from tidegate_controller.api.service import Service
@@ -36,6 +39,8 @@ from tidegate_controller.runtime.loop import Runtime
 
 MOST_CONNECTIONS = 4096
 """At one time; less where the process may have fewer open files."""
+MOST_NEW = 128
+"""Connections of one address on which nothing was asked yet, those in TLS' handshake among them."""
 MOST_IDLE = 64
 """Connections of one address on which nothing was asked for longer than `FRESH`."""
 FRESH = 5.0
@@ -44,6 +49,8 @@ IDLE = 30.0
 BODY = 10.0
 """s for a whole body."""
 HANDSHAKE = 10.0
+OWN_PLACES = {"view", "request"}
+"""Operations that wait: a host with all of its places for them taken can register and leave."""
 COSTS = {"request": 2.0}
 """Tokens; one for all others. A request takes the arithmetic of all routes."""
 ANSWERS = 0.25
@@ -52,13 +59,6 @@ CLOSING = 2.0
 """s for requests that are under way at the end."""
 
 log = logging.getLogger(__name__)
-
-
-class _Full(asyncio.Protocol):
-    """Closes a connection that is one too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
 
 
 class Api:
@@ -79,6 +79,7 @@ class Api:
             raise ConfigError(f"api.listen: {config.api.listen} needs TLS, or `plain = true`")
         self._config, self._ssl = config, ssl_context
         self.service = Service(config, runtime)
+        runtime.led = self.service.lead
         self.metrics = Metrics()
         self.metrics.watch(self.service, kept)
         found = {**Operations(self.service, kept, self.metrics.text).handlers(), **(handlers or {})}
@@ -101,10 +102,12 @@ class Api:
         self._busy: set[object] = set()
         self._since: dict[object, float] = {}
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._most = MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, soft // 2)
+        most = MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, soft // 2)
+        self.places: Places[RequestHandler] = Places(most, MOST_NEW)
         self._tasks: list[asyncio.Task[None]] = []
+        self._accepted: set[asyncio.Task[None]] = set()
         self._runner: web.AppRunner | None = None
-        self._server: asyncio.Server | None = None
+        self._socket: socket.socket | None = None
         self.port = 0
 
     def take(self, config: Config) -> None:
@@ -136,12 +139,12 @@ class Api:
         )
         await self._runner.setup()
         loop = asyncio.get_running_loop()
-        handshake = HANDSHAKE if self._ssl is not None else None
-        self._server = await loop.create_server(
-            self._protocol, host, port, ssl=self._ssl, ssl_handshake_timeout=handshake, backlog=512
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
-        self._tasks = [loop.create_task(self.service.run()), loop.create_task(self._sweep())]
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family, backlog=512)
+        self._socket.setblocking(False)
+        self.port = self._socket.getsockname()[1]
+        work = (self.service.run(), self._sweep(), self._accept(self._socket))
+        self._tasks = [loop.create_task(one) for one in work]
         for task in self._tasks:
             task.add_done_callback(self._ended)
         scheme = "https" if self._ssl is not None else "http"
@@ -149,12 +152,13 @@ class Api:
 
     async def stop(self) -> None:
         """Answers what is under way for a short time, and closes."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._accepted]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        if self._server is not None:
-            self._server.close()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._socket is not None:
+            self._socket.close()
         await self.service.stop()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -166,21 +170,62 @@ class Api:
 
     # Connections.
 
-    def _protocol(self) -> asyncio.Protocol:
+    async def _accept(self, listening: socket.socket) -> None:
+        """Accepts connections, each with a place from its first moment: before TLS has begun."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, peer = await loop.sock_accept(listening)
+            except ConnectionError:
+                continue
+            except OSError as error:
+                log.error("no connection is accepted for 1 s: %s", error.strerror)
+                await asyncio.sleep(1.0)
+                continue
+            address = str(peer[0])
+            if not self.places.take(address, self._connections()):
+                accepted.close()
+                continue
+            task = loop.create_task(self._begin(accepted, address))
+            self._accepted.add(task)
+            task.add_done_callback(self._accepted.discard)
+
+    async def _begin(self, accepted: socket.socket, address: str) -> None:
+        """Shakes hands, and lets aiohttp serve the connection."""
         assert self._runner is not None
         server = self._runner.server
         assert server is not None
-        return server() if len(server.connections) < self._most else _Full()
+        handshake = HANDSHAKE if self._ssl is not None else None
+        served = None
+        try:
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _, served = await asyncio.get_running_loop().connect_accepted_socket(
+                server, accepted, ssl=self._ssl, ssl_handshake_timeout=handshake
+            )
+        except OSError:
+            # The client is gone, or speaks no TLS that we speak.
+            accepted.close()
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
+        finally:
+            self.places.shaken(address, served)
+
+    def _connections(self) -> "list[RequestHandler]":
+        assert self._runner is not None
+        server = self._runner.server
+        assert server is not None
+        return server.connections
 
     async def _sweep(self) -> None:
         """Closes connections on which nothing is asked, each second."""
-        assert self._runner is not None
-        loop, server = asyncio.get_running_loop(), self._runner.server
-        assert server is not None
+        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(1.0)
             now, idle = loop.time(), dict[str, int]()
-            there = server.connections
+            there = self._connections()
+            self.places.count(there)
             self._since = {one: self._since.get(one, now) for one in there}
             for one in sorted(there, key=lambda one: -self._since[one]):
                 if one in self._busy or one.transport is None:
@@ -201,6 +246,7 @@ class Api:
         loop = asyncio.get_running_loop()
         began, connection = loop.time(), request.protocol
         self._busy.add(connection)
+        self.places.asked(connection)
         route = request.match_info.route.name or "none"
         status = 499
         try:
@@ -239,39 +285,40 @@ class Api:
         certificate = transport.get_extra_info("peercert") if transport is not None else None
         authorization = request.headers.get("Authorization")
         who = self._identities.of(certificate, authorization)
-        account = self._account(who)
-        self._charge(account, COSTS.get(operation.name, 1.0))
-        account.open += 1
+        account, place = self._account(who), operation.name if operation.name in OWN_PLACES else ""
+        self._charge(account, COSTS.get(operation.name, 1.0), place)
+        account.open[place] += 1
         try:
             check(who, operation.schemes, self._ssl is not None, request.match_info.get("host"))
             parameters = operation.take(request.match_info, request.query.items())
             body = await self._body(operation, request, account)
-            found = await self._handlers[operation.name](Call(who, parameters, body))
+            found = await self._handlers[operation.name](Call(who, parameters, body, account.owe))
         finally:
-            account.open -= 1
+            account.open[place] -= 1
         if found is None:
             return web.Response(status=204)
-        if isinstance(found, Text):
-            return web.Response(body=found.text.encode(), headers={"Content-Type": found.kind})
-        data = json.dumps(found).encode()
+        if not isinstance(found, Text):
+            found = Text(json.dumps(found), JSON)
+        data = found.text.encode()
         account.bytes.owe(ANSWERS * len(data), asyncio.get_running_loop().time())
-        return web.Response(body=data, content_type="application/json")
+        return web.Response(body=data, headers={"Content-Type": found.kind})
 
     def _account(self, who: Identity) -> Account:
         account = self._accounts.get(who)
         if account is None:
-            account = self._accounts[who] = Account(self._limits[who.kind])
+            account = self._accounts[who] = Account(self._limits[who.kind], asyncio.get_running_loop().time)
         return account
 
-    def _charge(self, account: Account, cost: float) -> None:
+    def _charge(self, account: Account, cost: float, place: str) -> None:
         limits = account.limits
         now = asyncio.get_running_loop().time()
         if wait := account.requests.take(cost, now):
             raise crowd(f"more than {limits.rate:g} requests/s; ask again in {wait:.1f} s", wait)
         if wait := account.bytes.take(0, now):
             raise crowd(f"more than {limits.bytes:g} bytes/s; ask again in {wait:.1f} s", wait)
-        if account.open >= limits.open:
-            raise crowd(f"{account.open} requests are open; at most {limits.open} are served", 1.0)
+        if (there := account.open[place]) >= limits.open:
+            kind = f" of kind {place}" if place else ""
+            raise crowd(f"{there} requests{kind} are open; at most {limits.open} are served", 1.0)
 
     async def _body(self, operation: Operation, request: web.Request, account: Account) -> Any:  # noqa: ANN401
         length = request.content_length

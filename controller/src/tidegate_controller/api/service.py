@@ -12,19 +12,24 @@ knows nothing of hosts; a controller that begins to lead begins anew.
 
 import asyncio
 import contextlib
+import json
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from tidegate_controller import events as ev
 from tidegate_controller.api import write
+from tidegate_controller.api.buckets import Bucket
 from tidegate_controller.api.problem import Code, Problem, busy
+from tidegate_controller.api.views import Views
 from tidegate_controller.config import Config
-from tidegate_controller.decide.hosts import Registry
-from tidegate_controller.decide.leases import Unclaimed
+from tidegate_controller.decide.hosts import PACE, Registry
+from tidegate_controller.decide.leases import Clock, Unclaimed
 from tidegate_controller.decide.misses import Totals
 from tidegate_controller.decide.standing import Standing
+from tidegate_controller.decide.words import Words
 from tidegate_controller.model.hosts import Registration
-from tidegate_controller.model.paths import Path, PathRequest
+from tidegate_controller.model.paths import Path, PathRequest, PathState
 from tidegate_controller.runtime.loop import Runtime
 from tidegate_controller.runtime.questions import Busy
 
@@ -37,6 +42,10 @@ OLDEST = 3.0
 is wrong would otherwise say for long after each change of a path that its late frames were before that."""
 PART = 64
 """Records of misses between which others have their turn."""
+MOST_ENDING = 32
+"""Paths without a host that are released at one time; the others wait."""
+LINES = (0.2, 20)
+"""Lines/s of the log for one host, and how many at once."""
 
 log = logging.getLogger(__name__)
 
@@ -54,14 +63,23 @@ class Service:
         self._waiting: dict[str, asyncio.Event] = {}
         self._asked: dict[str, tuple[PathRequest, asyncio.Task[ev.Answer]]] = {}
         self._releasing: dict[str, asyncio.Task[ev.Answer]] = {}
-        self._led = False
+        self._ending: dict[str, None] = {}
+        """Paths that are to be released, in order."""
+        self._unreleased: list[str] = []
+        """Why paths could not be released since the last look."""
+        self._lines: dict[str, Bucket] = {}
+        self._later: asyncio.TimerHandle | None = None
         self._begin()
 
     def _begin(self) -> None:
         api, now = self.config.api, self.runtime.now
+        self.clock = Clock(now)
         # Versions of an earlier process are smaller, so no host takes a new view for an old one.
-        self.registry = Registry(api.allowed, api.lease, now, int(now * 1000))
-        self.totals, self.unclaimed = Totals(), Unclaimed()
+        self.registry = Registry(api.allowed, api.lease, now, int(now * 1_000_000))
+        self._views = Views(self.registry)
+        self.totals, self.unclaimed, self._words = Totals(), Unclaimed(), Words()
+        self._withdrawn: dict[str, str] = {}
+        """Why far hosts stand by paths no more."""
         self.standing = Standing(self.config.settings.hold)
         self._seen: dict[str, Path] = {}
         self._refused: dict[str, object] = {}
@@ -82,21 +100,27 @@ class Service:
     @property
     def leads(self) -> bool:
         """Whether this controller decides."""
-        return bool(getattr(self.runtime, "leading", True))
+        return self.runtime.leading
 
     @property
     def term(self) -> int:
         """Of the leader."""
-        return int(getattr(self.runtime, "term", 1))
+        return self.runtime.term
 
     @property
     def leader(self) -> str | None:
         """The URL of the leader, if it is known."""
-        url = getattr(self.runtime, "leader", None)
-        return url[:300] if isinstance(url, str) else None
+        url = self.runtime.leader
+        return url[:300] if url is not None else None
+
+    def lead(self) -> None:
+        """Begins anew: this controller leads from now on."""
+        self._begin()
+        self._ending.clear()
+        self._wake_all()
 
     def standby(self) -> Problem:
-        """Another controller leads."""
+        """Returns the problem that another controller leads."""
         where = self.leader or "which one is not known"
         return Problem(Code.STANDBY, f"another controller leads: {where}", leader=self.leader, retry=1.0)
 
@@ -109,22 +133,22 @@ class Service:
             await asyncio.sleep(LOOK)
 
     def look(self) -> None:
-        """What has changed since the last look, and what is over."""
+        """Finds what has changed since the last look, and what is over."""
         if not self.leads:
-            if self._led:
-                self._led = False
-                self._wake_all()
-            return
-        if not self._led:
-            self._led = True
-            self._begin()
             self._wake_all()
+            return
         now, paths = self.runtime.now, self.engine.paths
-        for host in self.registry.expire(now):
-            log.warning("host %s: its lease is over", host)
-        for name in self.unclaimed.over(self.registry, [path.request for path in paths.values()], now):
-            self.let_go(name)
-        for name in self.standing.pass_time(paths, now):
+        time = self.clock.look(now)
+        for host in self.registry.expire(time):
+            self._say(host, logging.WARNING, "its lease is over")
+        requests = [path.request for path in paths.values()]
+        self.end(self.unclaimed.over(self.registry, requests, time), "no host announces their vNICs")
+        if self._unreleased:
+            log.warning("%d paths are not released yet: %s", len(self._unreleased), self._unreleased[-1])
+            self._unreleased.clear()
+        before, self._withdrawn = self._withdrawn, self._words.withdrawn(self.registry, requests, time)
+        differ = {name for name, _ in before.items() ^ self._withdrawn.items() if name in paths}
+        for name in differ.union(self.standing.pass_time(paths, now)):
             self.registry.changed(paths[name].request.source)
         gone = self._seen.keys() - paths.keys()
         for name in [*gone, *(name for name, path in paths.items() if self._seen.get(name) is not path)]:
@@ -143,17 +167,22 @@ class Service:
                 self.registry.changed(host)
 
     def told(self, change: ev.TellHost) -> None:
-        """The core has changed a path of a host without its question, or cannot help it."""
+        """Hears that the core has changed a path without its host's question, or cannot help it."""
         self.standing.told(change.path, change.verdict, change.reasons, self.runtime.now)
         self.registry.changed(change.host)
         self.wake()
 
     def wake(self) -> None:
         """Lets hosts with another version go on."""
-        bumped, self.registry.bumped = self.registry.bumped, set()
-        for host in bumped:
+        for host in self.registry.publish(self.runtime.now):
             if (event := self._waiting.pop(host, None)) is not None:
                 event.set()
+        if self.registry.bumped and self._later is None:
+            self._later = asyncio.get_running_loop().call_later(PACE, self._wake_later)
+
+    def _wake_later(self) -> None:
+        self._later = None
+        self.wake()
 
     def _wake_all(self) -> None:
         for event in self._waiting.values():
@@ -162,35 +191,58 @@ class Service:
 
     # Hosts.
 
-    def register(self, host: str, one: Registration) -> None:
-        """A host announces itself. Raises `Problem`."""
+    def register(self, host: str, one: Registration) -> int:
+        """Takes what a host announces. Returns how many other hosts see a difference.
+
+        Raises `Problem`.
+        """
         registry = self.registry
         if not registry.allows(host):
             # It went while its request came in.
             raise Problem(Code.FORBIDDEN, f"host {host} is not in the controller's configuration")
         if not registry.registered(host):
-            log.info("host %s registers", host)
-        registry.register(host, one, self.runtime.now)
+            self._say(host, logging.INFO, "registers")
+        others = registry.register(host, one, self.clock.look(self.runtime.now))
         self.totals.begin(host, one.run)
         self.wake()
-        refused = registry.surroundings(host).refused
+        refused = registry.refused(host)
         if refused != self._refused.get(host, ()):
             self._refused[host] = refused
             for item in refused[:8]:
-                log.warning("host %s: %s does not count: %s", host, item.item, ascii(item.reason))
+                self._say(host, logging.WARNING, f"{item.item} does not count: {item.reason!a}")
             if len(refused) > 8:
-                log.warning("host %s: %d announcements do not count", host, len(refused))
+                self._say(host, logging.WARNING, f"{len(refused)} announcements do not count")
+        return others
 
-    def leave(self, host: str) -> None:
-        """A host ends its registration, and its paths."""
+    def leave(self, host: str) -> int:
+        """Ends the registration of a host, and its paths. Returns how many other hosts see a difference."""
         if self.registry.registered(host):
-            log.info("host %s leaves", host)
-        self.registry.leave(host)
+            self._say(host, logging.INFO, "leaves")
+        others = self.registry.leave(host)
         self._refused.pop(host, None)
-        for name, path in list(self.engine.paths.items()):
-            if path.request.source == host and not path.request.lasting:
-                self.let_go(name)
+        own = [
+            name
+            for name, path in self.engine.paths.items()
+            if path.request.source == host and not path.request.lasting
+        ]
+        self.end(own, f"host {host} leaves")
         self.wake()
+        return others
+
+    def lease_left(self, host: str) -> int | None:
+        """Returns the ns until a host's registration ends; `None`: it is not registered."""
+        until = self.registry.until(host)
+        return None if until is None else max(0, int((until - self.clock.time) * 1e9))
+
+    def _say(self, host: str, level: int, text: str) -> None:
+        """Writes a line about a host, unless it has had its lines."""
+        lines = self._lines.setdefault(host, Bucket(*LINES))
+        now = self.runtime.now
+        if lines.take(2, now) == 0:
+            lines.give(1)
+            log.log(level, "host %s: %s", host, text)
+        elif lines.take(1, now) == 0:
+            log.warning("host %s: more lines than %g/s; further ones are left out", host, LINES[0])
 
     async def wait(self, host: str, after: int, seconds: float) -> None:
         """Waits until the version is another one, or the registration is over; at most so long."""
@@ -199,21 +251,17 @@ class Service:
                 while self.leads and self.registry.registered(host) and self.registry.version(host) == after:
                     await self._waiting.setdefault(host, asyncio.Event()).wait()
 
-    def view(self, host: str) -> dict[str, Any]:
-        """What a registered host is to know."""
-        registry, until = self.registry, self.registry.until(host)
-        assert until is not None
-        return {
-            "version": registry.version(host),
+    def view(self, host: str) -> str:
+        """Returns what a registered host is to know, as JSON."""
+        own = [path for path in self.engine.paths.values() if path.request.source == host]
+        own.sort(key=lambda path: path.request.name)
+        found = {
+            "version": self.registry.version(host),
             "term": self.term,
-            "lease": max(0, int((until - self.runtime.now) * 1e9)),
-            **write.surroundings(registry.surroundings(host)),
-            "paths": [
-                self.path(path)
-                for _, path in sorted(self.engine.paths.items())
-                if path.request.source == host
-            ],
+            "lease": self.lease_left(host),
+            "paths": [self.path(path) for path in own],
         }
+        return f"{json.dumps(found)[:-1]}, {self._views.text(host)}}}"
 
     async def misses(self, host: str, records: list[dict[str, Any]]) -> None:
         """Takes totals of late frames of paths to this host."""
@@ -237,15 +285,29 @@ class Service:
     # Paths.
 
     def path(self, path: Path) -> dict[str, Any]:
-        """A path as it stands."""
-        state, reasons = self.standing.of(path)
+        """Returns a path as it stands."""
+        state, reasons = self.state(path)
         return write.path(path, state, reasons, self.engine.misses.get(path.request.name, 0))
 
+    def state(self, path: Path) -> tuple[str, tuple[str, ...]]:
+        """Returns the state of a path, and why."""
+        state, reasons = self.standing.of(path)
+        why = self._withdrawn.get(path.request.name)
+        if why is None or path.state not in (PathState.ACTIVE, PathState.MOVING):
+            return state, reasons
+        return "violated", (why, *reasons)
+
     def known(self, name: str) -> Path | None:
-        """A path, also one that is just being installed."""
+        """Finds a path, also one that is just being installed."""
         path = self.engine.paths.get(name)
         running = self.engine.running.get(name)
         return path or (running.new if running is not None else None)
+
+    def requests(self) -> Iterable[PathRequest]:
+        """Returns what paths were asked for, those on their way among them."""
+        running = self.engine.running
+        fresh = {name: one.new for name, one in running.items() if one.new is not None}
+        return [path.request for path in {**self.engine.paths, **fresh}.values()]
 
     async def ask(self, request: PathRequest) -> ev.Answer:
         """Asks the core; the same question while it is under way waits for the same answer."""
@@ -263,7 +325,7 @@ class Service:
         return await self._answer(asked[1], f"path {request.name} is being installed; ask again")
 
     def _only_moves(self, request: PathRequest) -> Path | None:
-        """The path, if a change is under way that leaves it with these terms."""
+        """Returns the path if a change is under way that leaves it with these terms."""
         path, running = self.engine.paths.get(request.name), self.engine.running[request.name]
         if path is None or running.new is None or running.release is not None:
             return None
@@ -277,7 +339,7 @@ class Service:
         self.wake()
 
     async def release(self, name: str) -> ev.Answer:
-        """A path is wanted no more."""
+        """Releases a path that is wanted no more."""
         return await self._answer(self.let_go(name), f"path {name} is being released; ask again")
 
     def let_go(self, name: str) -> "asyncio.Task[ev.Answer]":
@@ -289,12 +351,30 @@ class Service:
             task.add_done_callback(lambda done: self._released(name, done))
         return task
 
+    def end(self, names: Iterable[str], why: str) -> None:
+        """Releases paths, a few at one time."""
+        fresh = [name for name in names if name not in self._ending and name not in self._releasing]
+        if fresh:
+            log.info("%d paths end, %s the first: %s", len(fresh), fresh[0], why)
+            self._ending.update(dict.fromkeys(fresh))
+            self._end_some()
+
+    def _end_some(self) -> None:
+        while self._ending and len(self._releasing) < MOST_ENDING:
+            name = next(iter(self._ending))
+            del self._ending[name]
+            if name in self.engine.paths:
+                self.let_go(name)
+
     def _released(self, name: str, task: "asyncio.Task[ev.Answer]") -> None:
         self._releasing.pop(name, None)
-        if not task.cancelled() and (fault := task.exception()) is not None:
-            log.warning("path %s is not released yet: %s", name, fault)
+        if task.cancelled():
+            return
+        if (fault := task.exception()) is not None:
+            self._unreleased.append(f"path {name}: {fault}")
         self._compare(name)
         self.wake()
+        self._end_some()
 
     async def _answer(self, task: "asyncio.Task[ev.Answer]", meanwhile: str) -> ev.Answer:
         try:
@@ -313,6 +393,9 @@ class Service:
 
     async def stop(self) -> None:
         """Ends what is under way; the core goes on with changes, or a successor undoes them."""
+        self._ending.clear()
+        if self._later is not None:
+            self._later.cancel()
         tasks = [*(task for _, task in self._asked.values()), *self._releasing.values()]
         for task in tasks:
             task.cancel()

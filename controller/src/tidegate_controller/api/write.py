@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tidegate_controller.model.decisions import Decision
-from tidegate_controller.model.hosts import Peer, Remote, Surroundings, Vnic
+from tidegate_controller.model.hosts import NotCounted, Peer, Remote, Vnic
 from tidegate_controller.model.paths import Path, PathRequest
 
 MOST_TIME = 10_000_000_000_000
@@ -47,15 +47,9 @@ def request(one: PathRequest) -> dict[str, Any]:
     return {"vnic": vnic, "remote": remote, **found}
 
 
-def surroundings(one: Surroundings) -> dict[str, Any]:
-    """Peers, remotes and refused announcements of a view."""
-    return {
-        "peers": [peer(each) for each in one.peers],
-        "remotes": [remote(each) for each in one.remotes],
-        "refused": [
-            {"item": each.item[:100], "reason": each.reason[:LONGEST_REASON]} for each in one.refused
-        ],
-    }
+def refused(one: NotCounted) -> dict[str, Any]:
+    """An announcement that does not count."""
+    return {"item": one.item[:100], "reason": one.reason[:LONGEST_REASON]}
 
 
 def peer(one: Peer) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 ```text
  [api] listen, plain, public, lease, operator-token ─┐
- [hosts.NAME] token, segments, macs ─────────────────┴▶ Api
+ [hosts.NAME] token, segments, macs, vnics, ... ─────┴▶ Api
 ```
 
 Tokens are kept as SHA-256, so that the file tells no secret.
@@ -13,16 +13,24 @@ import ipaddress
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tidegate_controller.config.section import ConfigError, Section
-from tidegate_controller.model.hosts import Allowed, MacRange, number_of
+from tidegate_controller.model.hosts import Allowed, MacRange, Network, number_of
+from tidegate_controller.trust import roll
 
-OPERATOR = "operator"
+OPERATOR = roll.OPERATOR
 """The common name of an operator's certificate, so no host has it."""
 MOST_SEGMENTS = 4096
 MOST_MACS = 4096
+MOST_PATTERNS = 1024
+"""Patterns of names, or prefixes of addresses, of a host."""
+MOST_VNICS = 4096
+"""Of a host, as many as a registration has."""
+MOST_PATHS = 500
+"""Of a host: the core takes no more."""
+PATTERN = re.compile(r"[A-Za-z0-9._*-]{1,63}")
 LARGEST_TOKEN_FILE = 4096
 HASH = re.compile(r"sha256:([0-9a-f]{64})")
 MAC_RANGE = re.compile(r"([0-9a-f]{2}(?::[0-9a-f]{2}){5})(?:/([0-9]{1,2}))?")
@@ -91,7 +99,7 @@ def read(section: Section, hosts: Mapping[str, "MayAnnounce"], addresses: Mappin
             raise ConfigError(f"{section.where}: hosts.{name}.token: is that of {seen[token]}, too")
         seen[token] = f"host {name}"
     section.end()
-    allowed = {name: Allowed(addresses[name], host.segments, host.macs) for name, host in hosts.items()}
+    allowed = {name: replace(host.allowed, address=addresses[name]) for name, host in hosts.items()}
     return Api(listen, plain, public, lease, operator, tokens, allowed)
 
 
@@ -131,12 +139,17 @@ class MayAnnounce:
     """Of one host's table."""
 
     token: bytes | None
-    segments: frozenset[int]
-    macs: tuple[MacRange, ...]
+    allowed: Allowed
+    """Its address is that of the host's attachment."""
+
+    @property
+    def segments(self) -> frozenset[int]:
+        """Segments in which it may announce vNICs."""
+        return self.allowed.segments
 
 
 def announced(name: str, section: Section) -> MayAnnounce:
-    """Takes `token`, `segments` and `macs` from a host's table."""
+    """Takes the keys of announcements and paths from a host's table."""
     if name == OPERATOR:
         raise section.fault(
             "", f"`{OPERATOR}` is the name of operators' certificates; name the host otherwise"
@@ -151,7 +164,50 @@ def announced(name: str, section: Section) -> MayAnnounce:
     macs = section.take("macs", list, "a list of MAC addresses", [])
     if len(macs) > MOST_MACS:
         raise section.fault("macs", f"{len(macs)}; at most {MOST_MACS} are served")
-    return MayAnnounce(token, frozenset(segments), tuple(_macs(section, text) for text in macs))
+    allowed = Allowed(
+        "",
+        frozenset(segments),
+        tuple(_macs(section, text) for text in macs),
+        _patterns(section),
+        _count(section, "vnics-at-most", MOST_VNICS, Allowed.most_vnics),
+        _networks(section),
+        _count(section, "paths", MOST_PATHS, Allowed.most_paths),
+        section.quantity("rate", "rate") if section.has("rate") else None,
+    )
+    return MayAnnounce(token, allowed)
+
+
+def _count(section: Section, key: str, most: int, default: int) -> int:
+    found: int = section.take(key, int, "a number", default)
+    if not 0 <= found <= most:
+        raise section.fault(key, f"is {found}; 0 to {most} were expected")
+    return found
+
+
+def _patterns(section: Section) -> tuple[str, ...] | None:
+    if not section.has("vnics"):
+        return None
+    patterns = section.take("vnics", list, "a list of names, with * for any part")
+    if len(patterns) > MOST_PATTERNS:
+        raise section.fault("vnics", f"{len(patterns)}; at most {MOST_PATTERNS} are served")
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not PATTERN.fullmatch(pattern):
+            wanted = "a name such as web-1, or a pattern such as web-*"
+            raise section.fault("vnics", f"has {str(pattern)[:60]!r}; {wanted} was expected")
+    return tuple(patterns)
+
+
+def _networks(section: Section) -> tuple[Network, ...] | None:
+    if not section.has("addresses"):
+        return None
+    prefixes = section.take("addresses", list, "a list of prefixes")
+    if len(prefixes) > MOST_PATTERNS:
+        raise section.fault("addresses", f"{len(prefixes)}; at most {MOST_PATTERNS} are served")
+    try:
+        return tuple(ipaddress.ip_network(str(prefix)) for prefix in prefixes)
+    except ValueError as error:
+        wanted = "a prefix such as 192.168.1.0/24 was expected"
+        raise section.fault("addresses", f"{str(error)[:200]}; {wanted}") from None
 
 
 def _macs(section: Section, text: object) -> MacRange:

@@ -2,15 +2,19 @@
 
 ```text
  name, PathRequest ─▶ the vNIC and the addresses are the host's, the remote is where it says,
-                      the far host has admitted the sender ─▶ sound     else NotYet, NotYours, No, Unsound
+                      the far host has admitted the sender, the request is within
+                      what that is about ─▶ sound                        else NotYet, NotYours, No, Unsound
 ```
 
 An operator's request is only read: hosts need not be registered, and the path lasts until it is released.
 """
 
 import ipaddress
+from collections.abc import Iterable
 
 from tidegate_controller.decide.hosts import Registry
+from tidegate_controller.decide.promised import beyond
+from tidegate_controller.model.hosts import Allowed
 from tidegate_controller.model.paths import PathRequest
 
 
@@ -31,7 +35,7 @@ class NotYet(NotWanted):
 
 
 class No(NotWanted):
-    """The far host has not the room."""
+    """The far host has not the room, or was not told of so much."""
 
 
 def sound(name: str, vnic: str, remote: str, request: PathRequest) -> None:
@@ -48,6 +52,22 @@ def sound(name: str, vnic: str, remote: str, request: PathRequest) -> None:
             raise Unsound(f"{address[:60]!a} is no IP address") from None
         if not same:
             raise Unsound(f"{address} is to be written as {ipaddress.ip_address(address)} (RFC 5952)")
+
+
+def within_quota(allowed: Allowed, others: Iterable[PathRequest], request: PathRequest) -> None:
+    """Whether a host may have this path beside those that it has, or that are on their way. Raises `No`."""
+    there = [one for one in others if one.source == request.source and one.name != request.name]
+    if len(there) >= allowed.most_paths:
+        raise No(
+            f"host {request.source} has {len(there)} paths; `paths` in its table of the configuration "
+            f"is {allowed.most_paths}"
+        )
+    rate = sum(one.rate for one in there) + request.rate
+    if allowed.most_rate is not None and rate > allowed.most_rate:
+        raise No(
+            f"the paths of host {request.source} would have {rate} bit/s; `rate` in its table of the "
+            f"configuration is {allowed.most_rate}"
+        )
 
 
 def of_host(registry: Registry, host: str, vnic: str, remote: str, request: PathRequest) -> None:
@@ -70,6 +90,8 @@ def of_host(registry: Registry, host: str, vnic: str, remote: str, request: Path
     if (far.address, far.port) != (request.key.target, request.key.target_port):
         told = f"{request.key.target} port {request.key.target_port}"
         raise NotYet(f"its frames go to {told}; host {request.target} has {far.address} port {far.port}")
+    if why := beyond(own[1], remote, request, far.arrival_budget):
+        raise No(why[:2000])
     arrival = registry.arrival(request.target, vnic)
     if arrival is None:
         raise NotYet(f"host {request.target} has not admitted vNIC {vnic} yet, as it is announced now")

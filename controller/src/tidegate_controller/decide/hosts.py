@@ -7,12 +7,15 @@
                                                                     └─▶ Surroundings: peers, remotes, refused
 ```
 
-A registration replaces the one before. The time comes in as an argument. Versions begin at a number of the
-caller's, and grow exactly when something has changed that the host sees.
+A registration replaces the one before. The time comes in as an argument. All changes have numbers, beginning
+at a number of the caller's; the version of a host is that of the newest change before its view was published.
+So the word of a host about a remote is about what it was told exactly if the view that it names is no older
+than the change of the remote. Between two views of a host is some time, so that one host that changes again
+and again does not make all others read new views all the time.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidegate_controller.decide.claims import MOST_VNICS, Claims
 from tidegate_controller.model.hosts import (
@@ -29,6 +32,8 @@ from tidegate_controller.model.hosts import (
 
 MOST_REFUSED = 4096
 """Announcements of one host that are listed as refused."""
+PACE = 0.2
+"""s between two versions of a host's view, unless the host itself announces something else."""
 
 
 @dataclass
@@ -41,7 +46,7 @@ class _Shown:
     refused: tuple[NotCounted, ...] = ()
 
     def visible(self, without: Mapping[str, Vnic]) -> set[int]:
-        """Segments with vNICs that others see and that are not the same there."""
+        """Finds segments with vNICs that others see and that are not the same there."""
         if self.uplink is None:
             return set()
         return {vnic.segment for name, vnic in self.vnics.items() if without.get(name) != vnic}
@@ -59,8 +64,9 @@ class _Host:
     """Those that it may have; whether they count is in the claims."""
     faults: tuple[NotCounted, ...] = ()
     """Of announcements that it may not make."""
-    arrivals: dict[str, tuple[int, Arrival]] = field(default_factory=dict)
-    """With the change of the remote that each is about."""
+    arrivals: dict[str, Arrival] = field(default_factory=dict)
+    view: int = 0
+    """The version that they were made from; 0: none of this registry."""
     shown: _Shown = field(default_factory=_Shown)
 
 
@@ -77,8 +83,7 @@ class Registry:
     ) -> None:
         """`lease` in s; the controller began at `began`; `first` is the first version; `most` vNICs count."""
         self._allowed, self.lease, self._began = allowed, lease, began
-        self._first = first
-        self._claims = Claims(most)
+        self._claims = Claims(most, lease)
         self._hosts: dict[str, _Host] = {}
         self._versions: dict[str, int] = {}
         self._in: dict[int, dict[str, int]] = {}
@@ -89,16 +94,18 @@ class Registry:
         """Those that have just gone: one that moves to another host at once has the same terms."""
         self._away: dict[str, tuple[Uplink, frozenset[int]]] = {}
         """Hosts whose lease ended, with the segments of their vNICs: these may still send and receive."""
-        self._changes = 0
-        self._seen: dict[str, int] = {}
-        """The change that each host was last told of."""
+        self._first = self._changes = first
+        self._time = began
+        """Of the last look."""
+        self._published: dict[str, float] = {}
+        """When each host's version grew last."""
         self.bumped: set[str] = set()
-        """Hosts whose version has grown; the caller empties it."""
+        """Hosts that are to see something else; `publish` makes versions of that."""
 
     # What is known.
 
     def registered(self, host: str) -> bool:
-        """Whether its lease holds; `expire` ends leases."""
+        """Tells whether its lease holds; `expire` ends leases."""
         return host in self._hosts
 
     def allows(self, host: str) -> bool:
@@ -106,35 +113,35 @@ class Registry:
         return host in self._allowed
 
     def run(self, host: str) -> str | None:
-        """The process of its agent."""
+        """Returns the process of its agent."""
         there = self._hosts.get(host)
         return there.registration.run if there else None
 
     def until(self, host: str) -> float | None:
-        """When its lease ends."""
+        """Returns when its lease ends."""
         there = self._hosts.get(host)
         return there.until if there else None
 
     def vnics(self, host: str) -> int:
-        """How many of its vNICs count."""
+        """Returns how many of its vNICs count."""
         there = self._hosts.get(host)
         return len(there.shown.vnics) if there else 0
 
     def uplink(self, host: str) -> Uplink | None:
-        """Its uplink that counts."""
+        """Returns its uplink that counts."""
         there = self._hosts.get(host)
         return there.uplink if there else None
 
     def holder(self, name: str) -> tuple[str, Vnic] | None:
-        """The host of a vNIC that counts, and the vNIC."""
+        """Returns the host of a vNIC that counts, and the vNIC."""
         return self._claims.holder(name)
 
     def counts(self, host: str, name: str) -> bool:
-        """Whether a vNIC counts as one of a host."""
+        """Tells whether a vNIC counts as one of a host."""
         return self._claims.counts(host, name)
 
     def why_not(self, host: str, name: str) -> str:
-        """Why a vNIC does not count at a host; empty if it does."""
+        """Says why a vNIC does not count at a host; empty if it does."""
         there = self._hosts.get(host)
         if there is None:
             return "the host is not registered"
@@ -144,19 +151,24 @@ class Registry:
         return next((one.reason for one in there.faults if one.item == item), "it is not announced")
 
     def arrival(self, host: str, remote: str) -> Arrival | None:
-        """What a host says about frames of a remote as it is now; `None`: nothing yet."""
+        """Returns what a host says about frames of a remote as it is now; `None`: nothing yet."""
         there, terms = self._hosts.get(host), self._terms.get(remote)
-        change, arrival = there.arrivals.get(remote, (0, None)) if there else (0, None)
-        return arrival if terms is not None and terms[0] == change else None
+        if there is None or terms is None or there.view < terms[0]:
+            return None
+        return there.arrivals.get(remote)
+
+    def refused(self, host: str) -> tuple[NotCounted, ...]:
+        """Returns what does not count of its announcements."""
+        there = self._hosts.get(host)
+        return there.shown.refused if there else ()
 
     def version(self, host: str) -> int:
-        """Of what the host is to know."""
+        """Returns the version of what the host is to know."""
         return self._versions.get(host, self._first)
 
     def surroundings(self, host: str) -> Surroundings:
-        """What a registered host is to know of others."""
+        """Returns what a registered host is to know of others."""
         there = self._hosts[host]
-        self._seen[host] = self._changes
         found: dict[str, set[int]] = {}
         own = {vnic.segment for vnic in there.shown.vnics.values()}
         for segment in own:
@@ -179,8 +191,9 @@ class Registry:
 
     # What happens.
 
-    def register(self, host: str, registration: Registration, now: float) -> None:
-        """A host announces itself, anew or again."""
+    def register(self, host: str, registration: Registration, now: float) -> int:
+        """Takes what a host announces, anew or again. Returns how many other hosts see a difference."""
+        self._time = now
         there, before = self._hosts.get(host), None
         if there is None:
             there = self._hosts[host] = _Host(now, registration)
@@ -189,36 +202,46 @@ class Registry:
         else:
             before, there.registration = there.registration, registration
         there.until = now + self.lease
-        if before is None or (before.uplinks, before.vnics) != (registration.uplinks, registration.vnics):
-            self._replace(host, there)
-        seen = self._seen.get(host, -1)
-        there.arrivals = {
-            one.remote: (terms[0], one)
-            for one in registration.arrivals
-            if (terms := self._terms.get(one.remote)) is not None and terms[0] <= seen
-        }
+        there.arrivals = {one.remote: one for one in registration.arrivals}
+        # A greater one is of another controller, whose clock is ahead of ours.
+        there.view = registration.view if registration.view <= self.version(host) else 0
+        if before is not None and (before.uplinks, before.vnics) == (
+            registration.uplinks,
+            registration.vnics,
+        ):
+            return 0
+        others = self._replace(host, there)
+        # The answer shows the host what became of its words.
+        self._published.pop(host, None)
+        return others
 
     def allow(self, allowed: Mapping[str, Allowed]) -> None:
         """Takes what hosts may announce from now on; those that may nothing any more leave."""
         for host in sorted(self._hosts.keys() - allowed.keys()):
             self.leave(host)
         before, self._allowed = self._allowed, allowed
+        # An operator's word is seen at once.
+        self._published.clear()
         for host, there in sorted(self._hosts.items()):
             if allowed[host] != before[host]:
                 self._replace(host, there)
 
-    def leave(self, host: str) -> None:
-        """A host ends its registration."""
+    def leave(self, host: str) -> int:
+        """Ends a host's registration. Returns how many other hosts see a difference."""
         there = self._hosts.get(host)
-        if there is not None:
-            there.registration = Registration(there.registration.run)
-            self._replace(host, there)
-            self._bump([host])
-            del self._hosts[host]
-            self._seen.pop(host, None)
+        if there is None:
+            return 0
+        there.registration = Registration(there.registration.run)
+        others = self._replace(host, there)
+        self._bump([host])
+        del self._hosts[host]
+        return others
 
     def expire(self, now: float) -> list[str]:
-        """Ends leases. Returns their hosts."""
+        """Ends leases, and the time of names that were kept. Returns hosts whose lease is over."""
+        self._time = now
+        for host in sorted(self._claims.expire(now)):
+            self._show(host, self._hosts[host])
         over = sorted(host for host, there in self._hosts.items() if there.until <= now)
         for host in over:
             shown = self._hosts[host].shown
@@ -229,25 +252,41 @@ class Registry:
         return over
 
     def changed(self, host: str) -> None:
-        """A path of the host has changed, or why it is as it is."""
+        """Notes that a path of the host has changed, or why it is as it is."""
         if host in self._hosts:
             self._bump([host])
+            # The core lets a path rest after a change, so this has a pace already.
+            self._published.pop(host, None)
+
+    def publish(self, now: float) -> list[str]:
+        """Makes new versions for hosts that are to see something else. Returns these hosts."""
+        due = [host for host in self.bumped if now >= self._published.get(host, now - PACE) + PACE]
+        for host in due:
+            self._versions[host] = self._changes
+            self._published[host] = now
+        self.bumped.difference_update(due)
+        return due
 
     def grace(self, now: float) -> bool:
-        """Whether hosts may not have had the time to register since the controller began."""
+        """Tells whether hosts may not have had the time to register since the controller began."""
         return now < self._began + self.lease
 
     # How.
 
-    def _replace(self, host: str, there: _Host) -> None:
+    def _replace(self, host: str, there: _Host) -> int:
+        """Puts an announcement in place of the one before. Returns how many other hosts see a difference."""
+        waiting, self.bumped = self.bumped, set()
         before = set(there.vnics)
         self._parted.clear()
         there.uplink, there.vnics, there.faults = _checked(self._allowed[host], there.registration)
-        others = self._claims.replace(host, before, there.vnics)
+        others = self._claims.replace(host, before, there.vnics, self._time)
         # Reasons name the holder, which may be another one now.
         others |= {name for name, one in self._hosts.items() if len(one.vnics) > len(one.shown.vnics)}
         for one in [host, *sorted(others - {host})]:
             self._show(one, self._hosts[one])
+        found = len(self.bumped - {host})
+        self.bumped |= waiting
+        return found
 
     def _show(self, host: str, there: _Host) -> None:
         """Lets others and the host itself see what counts, and makes new versions where that differs."""
@@ -262,6 +301,7 @@ class Registry:
         )
         # What this host sees of others begins and ends with its segments.
         own = any(self._visible(segment, host) for segment in had ^ has)
+        self._changes += 1
         if own or after.refused != before.refused:
             self._bump([host])
         self._put(host, before.vnics, counted)
@@ -273,7 +313,6 @@ class Registry:
         """Keeps in mind what counts now."""
         gone = [vnic for name, vnic in before.items() if counted.get(name) != vnic]
         come = [vnic for name, vnic in counted.items() if before.get(name) != vnic]
-        self._changes += bool(gone or come)
         for vnic in gone:
             self._count(vnic.segment, host, -1)
             self._parted[vnic.name] = self._terms.pop(vnic.name)
@@ -296,20 +335,19 @@ class Registry:
             del self._in[segment]
 
     def _bump(self, hosts: Iterable[str]) -> None:
-        for host in hosts:
-            self._versions[host] = self.version(host) + 1
-            self.bumped.add(host)
+        self._changes += 1
+        self.bumped.update(hosts)
 
 
 def _as_peer(uplink: Uplink | None) -> tuple[int, int] | None:
-    """What others see of an uplink, beside the address, which is always that of the configuration."""
+    """Returns what others see of an uplink, beside the address, which is always that of the configuration."""
     return (uplink.port, uplink.arrival_budget) if uplink else None
 
 
 def _checked(
     allowed: Allowed, registration: Registration
 ) -> tuple[Uplink | None, dict[str, Vnic], tuple[NotCounted, ...]]:
-    """What a host may announce, and the rest with reasons."""
+    """Divides announcements into what a host may announce, and the rest with reasons."""
     faults: list[NotCounted] = []
     uplink: Uplink | None = None
     for one in registration.uplinks:
@@ -325,14 +363,25 @@ def _checked(
         text = _fault(allowed, vnic)
         if vnic.name in vnics:
             text = "it is announced twice"
+        elif len(vnics) >= allowed.most_vnics:
+            text = f"it is one more than `vnics-at-most` of this host, {allowed.most_vnics}"
         if text:
             faults.append(NotCounted(f"vnic {vnic.name}", text))
+            continue
+        foreign = [address for address in vnic.addresses if not allowed.has_address(address)]
+        if foreign:
+            text = f"{', '.join(foreign)}: not in `addresses` of this host; the vNIC counts without"
+            faults.append(NotCounted(f"addresses of vnic {vnic.name}", text))
+            own = tuple(address for address in vnic.addresses if address not in foreign)
+            vnics[vnic.name] = replace(vnic, addresses=own)
         else:
             vnics[vnic.name] = vnic
     return uplink, vnics, tuple(faults)
 
 
 def _fault(allowed: Allowed, vnic: Vnic) -> str:
+    if not allowed.has_name(vnic.name):
+        return "its name fits no pattern of `vnics` of this host in the controller's configuration"
     if vnic.segment not in allowed.segments:
         return f"segment {vnic.segment} is not in `segments` of this host in the controller's configuration"
     if not any(macs.has(vnic.mac) for macs in allowed.macs):

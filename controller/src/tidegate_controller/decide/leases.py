@@ -1,4 +1,4 @@
-"""Which paths end without a request: their vNIC is announced no more.
+"""The time of leases, and which paths end without a request: their vNIC is announced no more.
 
 ```text
  path ─▶ its host is registered, its vNIC counts there ─▶ stays
@@ -6,13 +6,30 @@
           the vNIC is not announced by its host         ─▶ ends one lease later: it may move, or come back
 ```
 
-Paths that an operator asked for stay until an operator releases them.
+Paths that an operator asked for stay until an operator releases them. The time of leases stands still while
+the controller does: hosts could not renew them then.
 """
 
 from collections.abc import Iterable
 
 from tidegate_controller.decide.hosts import Registry
 from tidegate_controller.model.paths import PathRequest
+
+STEP = 0.5
+"""s by which the time of leases goes on at most between two looks at it."""
+
+
+class Clock:
+    """The time of leases, s."""
+
+    def __init__(self, now: float) -> None:
+        self.time = self._seen = now
+
+    def look(self, now: float) -> float:
+        """Goes on to `now`, or by `STEP`. Returns the time of leases."""
+        self.time += min(max(0.0, now - self._seen), STEP)
+        self._seen = now
+        return self.time
 
 
 class Unclaimed:

@@ -9,6 +9,10 @@ Sizes in bytes, rates in bit/s, times in ns, points in time in Unix seconds.
 """
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from ipaddress import IPv4Network, IPv6Network, ip_address
+
+Network = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,25 @@ class Allowed:
     """IP address of its outer frames."""
     segments: frozenset[int] = frozenset()
     macs: tuple[MacRange, ...] = ()
+    vnics: tuple[str, ...] | None = None
+    """Patterns of its vNICs' names, with `*`; `None`: any name."""
+    most_vnics: int = 256
+    addresses: tuple[Network, ...] | None = None
+    """Where its vNICs' addresses are; `None`: anywhere."""
+    most_paths: int = 500
+    most_rate: int | None = None
+    """Of all its paths, on its wire, bit/s; `None`: as much as its link has."""
+
+    def has_name(self, name: str) -> bool:
+        """Whether one of the patterns fits a vNIC's name."""
+        return self.vnics is None or any(fnmatchcase(name, pattern) for pattern in self.vnics)
+
+    def has_address(self, address: str) -> bool:
+        """Whether a vNIC may announce an IP address."""
+        if self.addresses is None:
+            return True
+        there = ip_address(address)
+        return any(there in one for one in self.addresses if one.version == there.version)
 
 
 @dataclass(frozen=True, order=True)
@@ -86,6 +109,8 @@ class Registration:
     uplinks: tuple[Uplink, ...] = ()
     vnics: tuple[Vnic, ...] = ()
     arrivals: tuple[Arrival, ...] = ()
+    view: int = 0
+    """The version of the view that `arrivals` were made from; 0: none."""
 
 
 @dataclass(frozen=True, order=True)

@@ -5,11 +5,11 @@
 ```
 """
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from tidegate_controller import events as ev
-from tidegate_controller.model.decisions import Decision
+from tidegate_controller.model.decisions import Decision, Verdict
 from tidegate_controller.model.paths import Path
 
 MOST_DECISIONS = 10_000
@@ -26,6 +26,8 @@ class Kept:
     paths: dict[str, Path] = field(default_factory=dict)
     changes: dict[str, ev.SaveChange] = field(default_factory=dict)
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=MOST_DECISIONS))
+    verdicts: Counter[Verdict] = field(default_factory=Counter, compare=False)
+    """Of decisions of this process."""
 
     @property
     def decided(self) -> int:
@@ -54,3 +56,4 @@ class Kept:
                 self.changes.pop(name, None)
             case ev.SaveDecision(decision):
                 self.decisions.append(decision)
+                self.verdicts[decision.verdict] += 1

@@ -83,6 +83,8 @@ class Runtime:
         self.core = Core(config.settings)
         self._config, self._kept = config, kept
         self._told = told
+        self.led: Callable[[], None] = lambda: None
+        """Hears that this controller leads, before anything else does; must not wait."""
         self._store, self._election = store, election
         self.leading = False
         """Whether this controller decides; a standby does not."""
@@ -180,6 +182,7 @@ class Runtime:
         where = self._store.where if self._store else "the state"
         effects, terms = restore(self.core, kept, config, self.now, where)
         self.leading = True
+        self.led()
         self._outbox.put(effects)
         self._look(terms)
         for database in self.databases.values():

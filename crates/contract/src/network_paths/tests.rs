@@ -104,6 +104,57 @@ fn more_pairs_than_ports_are_refused() {
     );
 }
 
+/// Senders in all sizes, as the controller's tests have them (`controller/tests/promised.json`): the controller checks that
+/// a request is within the announcement, by the same rule.
+#[test]
+fn the_controller_has_the_same_rule() {
+    let mut cases = Vec::new();
+    for (case, (stamps, ipv6, latency)) in
+        [(false, false, None), (true, false, Some(70_001)), (false, true, None), (true, true, Some(1))]
+            .into_iter()
+            .enumerate()
+    {
+        for (n, rate) in [1_000_003u64, 12_000_000, 999_999_937].into_iter().enumerate() {
+            let deadline = 900_001 + 777_777 * (case + n) as u64;
+            let mut vnic = urgent("plc1", &format!("{deadline}ns"), &["plc8", "plc9"]);
+            let burst = vnic.largest_frame() + 997 * n as u64;
+            vnic.tx = Tx { max: Rate::from_bits(rate), burst: Some(Bytes::new(burst)), ..Tx::default() };
+            let mut uplink = Uplink { latency: latency.map(Nanos::new), ..asked() };
+            let second = Peer {
+                name: "host8".into(),
+                arrival_budget: Some(Nanos::new(123_457)),
+                ..uplink.peers[0].clone()
+            };
+            uplink.peers.push(second);
+            for peer in &mut uplink.peers {
+                peer.stamps = stamps;
+            }
+            if ipv6 {
+                uplink.local = "2001:db8::1".parse().ok();
+                uplink.peers.iter_mut().for_each(|peer| peer.address = "2001:db8::2".parse().ok());
+            }
+            let remotes =
+                [testing::remote("plc9"), Remote { peer: "host8".into(), ..testing::remote("plc8") }];
+            for terms in of(std::slice::from_ref(&vnic), &[uplink], &remotes).terms {
+                for more in [0, 100_003] {
+                    let arrival = terms.arrival.get() + more;
+                    let Some(budget) = terms.budget_with(Nanos::new(arrival)) else { continue };
+                    cases.push(serde_json::json!({
+                        "announced": {"rate": rate, "burst": burst, "deadline": deadline}, "arrival": arrival,
+                        "remote": terms.remote, "source": terms.source, "rate": terms.rate.bits(), "burst": terms.burst.get(),
+                        "smallest_frame": terms.smallest_frame.get(), "largest_frame": terms.largest_frame.get(),
+                        "budget": budget.get(),
+                    }));
+                }
+            }
+        }
+    }
+    let lines: Vec<String> = cases.iter().map(ToString::to_string).collect();
+    let found = format!("[\n{}\n]\n", lines.join(",\n"));
+    let there = include_str!("../../../../controller/tests/promised.json");
+    assert!(found == there, "controller/tests/promised.json is to have:\n{found}");
+}
+
 /// Frames as a sender may send them: payload, time until the next is wanted (ns), part of d that it is held (per mille).
 type Frames = Vec<(u64, u64, u64)>;
 

@@ -102,6 +102,7 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Result<Vec<NetworkAction>, Ve
             of_contracts,
             &found.terms,
             arrivals.unwrap_or_default(),
+            facts.view.as_ref().map_or(0, |view| view.version),
         );
         if facts.announced.as_ref() != Some(&to) || is_new {
             let from = facts.announced.clone().map(Box::new);

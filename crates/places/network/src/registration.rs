@@ -17,7 +17,7 @@ const VNICS: usize = 4096;
 const ADDRESSES: usize = 16;
 const RECEIVERS: usize = 64;
 
-/// Returns what process `run` announces.
+/// Returns what process `run` announces; `arrivals` were made from the View of version `view`.
 pub fn registration(
     run: &str,
     controller: &Controller,
@@ -25,6 +25,7 @@ pub fn registration(
     vnics: &[&Vnic],
     terms: &[PathTerms],
     mut arrivals: Vec<Arrival>,
+    view: u64,
 ) -> Registration {
     let mut receivers = BTreeMap::<&str, Vec<&str>>::new();
     for path in terms {
@@ -53,6 +54,8 @@ pub fn registration(
         run: run.to_owned(),
         uplinks: served().filter_map(uplink).collect(),
         vnics: announced,
+        // Without a word on others no new registration is due when the View changes.
+        view: if arrivals.is_empty() { 0 } else { view },
         arrivals,
     }
 }

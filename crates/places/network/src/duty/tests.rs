@@ -32,7 +32,7 @@ fn wanted(number: u64, rate: u64) -> WantedPath {
 }
 
 fn registration(run: &str) -> Registration {
-    Registration { run: run.into(), uplinks: vec![], vnics: vec![], arrivals: vec![] }
+    Registration { run: run.into(), uplinks: vec![], vnics: vec![], arrivals: vec![], view: 0 }
 }
 
 fn view(paths: &BTreeMap<String, Path>) -> View {
