@@ -16,6 +16,7 @@ use tidegate_contract::network_paths::PathTerms;
 use tidegate_contract::{OnRefused, OnUnreachable};
 use tidegate_controller_api::{Path, PathRequest, PathState, View};
 use tidegate_evidence::NetworkPath;
+use tidegate_place::Pair;
 
 /// First pause before a refused path is asked for again; it doubles.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -137,7 +138,7 @@ impl Book {
         &mut self,
         source: &str,
         hosts: &Hosts,
-        port: impl Fn(&str, &str) -> Option<u16>,
+        port: impl Fn(&Pair) -> Option<u16>,
         now: Instant,
     ) -> Option<Due> {
         if let Some(name) = self.leaving.iter().find(|(_, at)| **at <= now).map(|(name, _)| name.clone()) {
@@ -145,7 +146,7 @@ impl Book {
         }
         for entry in self.entries.values_mut() {
             let terms = &entry.wanted.terms;
-            match request(source, terms, hosts, port(&terms.vnic, &terms.remote)) {
+            match request(source, terms, hosts, port(&pair_of(terms))) {
                 // As soon as it can be asked for, it is: it may be what was granted before.
                 Err(Unready::Waiting(why)) => {
                     (entry.standing, entry.asked) = (Standing::Waiting(vec![why]), None);
@@ -286,6 +287,11 @@ impl Entry {
             misses: granted.map_or(0, |path| path.misses),
         }
     }
+}
+
+/// Returns the pair of these terms.
+pub fn pair_of(terms: &PathTerms) -> Pair {
+    Pair::new(&terms.uplink, &terms.vnic, &terms.remote)
 }
 
 fn state_name(state: PathState) -> &'static str {

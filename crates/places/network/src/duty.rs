@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_controller_api::{Misses, Path, PathMisses, PathRequest, Registration, View};
+use tidegate_place::Pair;
 
 /// First pause after no answer.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -81,7 +82,7 @@ impl State {
     }
 
     /// Returns what to do at `now` as host `host`; `port` tells source ports.
-    pub fn next(&mut self, host: &str, port: impl Fn(&str, &str) -> Option<u16>, now: Instant) -> Duty {
+    pub fn next(&mut self, host: &str, port: impl Fn(&Pair) -> Option<u16>, now: Instant) -> Duty {
         let Some(wanted) = &self.wanted else { return Duty::Rest(REST) };
         if let Some(at) = self.retry_at.filter(|at| *at > now) {
             return Duty::Rest((at - now).min(REST));

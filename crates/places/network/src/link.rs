@@ -244,7 +244,7 @@ fn ask(shared: &Shared, controller: &Controller, open: &Mutex<Open>, ports: &Pai
             }
         }
         let now = Instant::now();
-        let duty = state.next(host, |vnic, remote| ports.port(vnic, remote), now);
+        let duty = state.next(host, |pair| ports.port(pair), now);
         let had_trouble = state.trouble.is_some();
         if let Duty::Rest(time) = duty {
             state = shared.rest(state, time);

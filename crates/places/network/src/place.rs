@@ -1,7 +1,7 @@
 //! The place, as the agent knows it.
 
 use crate::action::{Faults, NetworkAction};
-use crate::book::{Standing, WantedPath};
+use crate::book::{Standing, WantedPath, pair_of};
 use crate::controller::{self, Open};
 use crate::duty::State;
 use crate::link::Link;
@@ -160,7 +160,7 @@ impl NetworkPlace {
                 if let Some(why) = entry.unpromised() {
                     unpromised.entry(terms.vnic.clone()).or_insert(why);
                 }
-                let port = self.ports.port(&terms.vnic, &terms.remote);
+                let port = self.ports.port(&pair_of(terms));
                 paths.entry(terms.vnic.clone()).or_default().push(entry.evidence(port));
             }
         });

@@ -110,7 +110,7 @@ impl There {
 
 /// Does what is due; returns how long to rest.
 fn step(state: &mut State, there: &mut There, now: Instant) -> Duration {
-    let duty = state.next("h1", |_, _| Some(49_160), now);
+    let duty = state.next("h1", |_| Some(49_160), now);
     match duty {
         Duty::Rest(time) => return time,
         Duty::Register(registration) => {
