@@ -61,6 +61,7 @@ fn granted(request: &PathRequest) -> Path {
         far_burst: 1,
         misses: 0,
         reasons: vec![],
+        lasting: false,
     }
 }
 

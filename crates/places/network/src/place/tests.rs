@@ -87,6 +87,7 @@ impl Asks for Fake {
             far_burst: 9000,
             misses: 0,
             reasons: vec![],
+        lasting: false,
         };
         self.0.paths.lock().unwrap().insert(path.name.clone(), path.clone());
         Ok(path)
