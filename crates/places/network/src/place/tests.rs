@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::controller::{Asks, Trouble};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_contract::controller::Identity;
 use tidegate_contract::{Host, Remote, Tx, Uplink, testing};
@@ -87,7 +88,7 @@ impl Asks for Fake {
             far_burst: 9000,
             misses: 0,
             reasons: vec![],
-        lasting: false,
+            lasting: false,
         };
         self.0.paths.lock().unwrap().insert(path.name.clone(), path.clone());
         Ok(path)
