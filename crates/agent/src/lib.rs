@@ -174,8 +174,9 @@ impl Agent {
         let lock = (lock::Lock::take(state)?, lock::NamespaceLock::take()?);
         let (commands, received) = mpsc::channel();
         let wake = commands.clone();
-        let wake = Arc::new(move || drop(wake.send(Command::Repair)));
-        let installations = install(&Site { state, paths: &paths, wake, pair_ports: PairPorts::default() })?;
+        let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(move || drop(wake.send(Command::Repair)));
+        let pair_ports = PairPorts::new(wake.clone());
+        let installations = install(&Site { state, paths: &paths, wake, pair_ports })?;
         let capture = installations.iter().find_map(|place| place.capture.clone());
         let damage: Vec<Damage> = installations.iter().flat_map(|place| place.damage.clone()).collect();
         let pulse = Pulse::default();

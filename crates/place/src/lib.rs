@@ -35,7 +35,7 @@
 //! - [`host`]: CPUs and budgets that several places take from
 //! - `refusal`: reasons for a "no", and for a failure
 //! - [`installed`]: a place whose types only it knows
-//! - `pair_ports`: source ports of real-time pairs
+//! - `pair_ports`: source ports of real-time pairs, and which pairs may use theirs
 //! - `site`: the installation of a place at an agent
 
 mod action;
@@ -55,7 +55,7 @@ pub const AGENT: &str = "tidegate-agent";
 pub use action::{Action, ContractChange, Effect};
 pub use installed::Installed;
 pub use observed::{Observed, ObservedUplink, ObservedVnic, PlaceProgram};
-pub use pair_ports::PairPorts;
+pub use pair_ports::{Pair, PairPorts};
 pub use place::{Capabilities, Capture, Place, Plan};
 pub use refusal::{PlaceError, Refusal};
 pub use site::{Installation, Site};

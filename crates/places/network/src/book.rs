@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use tidegate_contract::network_paths::PathTerms;
 use tidegate_contract::{OnRefused, OnUnreachable};
 use tidegate_controller_api::{Path, PathRequest};
+use tidegate_place::Pair;
 
 /// First and longest pause before a path is asked for again that was refused.
 const REFUSED: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
@@ -59,6 +60,8 @@ pub struct Entry {
     asking: Option<PathRequest>,
     /// When it was granted.
     since: Instant,
+    /// What the network has for it, as far as is known, also from a process before this one.
+    granted: Option<PathRequest>,
     /// The last pause; none after a grant.
     pause: Option<Duration>,
     retry_at: Instant,
@@ -104,6 +107,7 @@ impl Book {
             asked: None,
             asking: None,
             since: now,
+            granted: None,
             pause: None,
             retry_at: now,
             again: true,
@@ -116,6 +120,13 @@ impl Book {
             entry.standing = Standing::Asked;
         }
         (entry.wanted, entry.pause, entry.retry_at, entry.again) = (wanted, None, now, true);
+    }
+
+    /// Notes what the network had for a wanted path when a process before this one ended.
+    pub fn had(&mut self, name: &str, granted: PathRequest) {
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.granted = Some(granted);
+        }
     }
 
     /// Wants a path no more.
@@ -147,7 +158,7 @@ impl Book {
         &mut self,
         source: &str,
         hosts: &Hosts,
-        port: impl Fn(&str, &str) -> Option<u16>,
+        port: impl Fn(&Pair) -> Option<u16>,
         now: Instant,
     ) -> Option<Due> {
         if let Some(name) = self.leaving.iter().find(|(_, at)| **at <= now).map(|(name, _)| name.clone()) {
@@ -157,7 +168,7 @@ impl Book {
         let mut first: Option<(Instant, PathRequest)> = None;
         for entry in self.entries.values_mut() {
             let terms = &entry.wanted.terms;
-            match request(source, terms, hosts, port(&terms.vnic, &terms.remote)) {
+            match request(source, terms, hosts, port(&pair_of(terms))) {
                 // As soon as it can be asked for, it is: it may be what was granted before.
                 Err(Unready::Waiting(why)) => {
                     (entry.standing, entry.asked) = (Standing::Waiting(vec![why]), None);
@@ -193,6 +204,11 @@ impl Book {
         let Some(entry) = self.entries.get_mut(&request.name()) else { return };
         if entry.asking.take().as_ref() != Some(&request) {
             return;
+        }
+        if let Ok(path) = &answer
+            && path.request.name() == request.name()
+        {
+            entry.granted = Some(path.request.clone());
         }
         let (standing, pause) = match answer {
             Ok(path) => match unlike(&path, &request) {
@@ -237,6 +253,7 @@ impl Book {
                         (Some(why), _) => {
                             (entry.again, entry.retry_at) = (true, now);
                             if is_newer {
+                                entry.granted = there.map(|path| path.request.clone());
                                 entry.standing = Standing::Unlike(why);
                             }
                         }
@@ -277,8 +294,32 @@ impl Book {
 }
 
 impl Entry {
+    /// Returns what the network has for it, as far as is known.
+    pub fn granted(&self) -> Option<&PathRequest> {
+        self.granted.as_ref()
+    }
+
+    /// Returns whether what the network has suffices for `terms`, from the source port `port`. Whether it is there still
+    /// does not count: without a path, the network's edge clears the mark of frames.
+    pub fn covers(&self, terms: &PathTerms, port: Option<u16>) -> bool {
+        self.granted.as_ref().is_some_and(|granted| {
+            (granted.key.source, granted.key.target) == (terms.source, terms.target)
+                && port.is_none_or(|port| port == granted.key.source_port)
+                && granted.dscp == terms.dscp
+                && granted.rate >= terms.rate.bits()
+                && granted.burst >= terms.burst.get()
+                && granted.largest_frame >= terms.largest_frame.get()
+                && granted.smallest_frame <= terms.smallest_frame.get()
+        })
+    }
+
     /// Returns the next pause: twice the last one, within these two.
     fn longer(&self, (least, longest): (Duration, Duration)) -> Duration {
         self.pause.map_or(least, |pause| (pause * 2).clamp(least, longest))
     }
+}
+
+/// Returns the pair of these terms.
+pub fn pair_of(terms: &PathTerms) -> Pair {
+    Pair::new(&terms.uplink, &terms.vnic, &terms.remote)
 }

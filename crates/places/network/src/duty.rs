@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_controller_api::{Misses, Path, PathMisses, PathRequest, Registration, View};
+use tidegate_place::Pair;
 
 /// First pause after no answer.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -127,7 +128,7 @@ impl State {
     }
 
     /// Returns what to do at `now` for the paths; `port` tells source ports.
-    pub fn next_path(&mut self, port: impl Fn(&str, &str) -> Option<u16>, now: Instant) -> Duty {
+    pub fn next_path(&mut self, port: impl Fn(&Pair) -> Option<u16>, now: Instant) -> Duty {
         // A controller may grant paths of what is announced alone.
         let is_announced = self.registered.as_ref().map(|(there, _)| there) == self.wanted.as_ref();
         if self.registered.is_none() || !is_announced || self.view.is_none() {

@@ -320,7 +320,7 @@ fn ask_paths(shared: &Shared, ports: &PairPorts) {
             state = shared.rest(state, PAUSE);
             continue;
         };
-        let duty = state.next_path(|vnic, remote| ports.port(vnic, remote), Instant::now());
+        let duty = state.next_path(|pair| ports.port(pair), Instant::now());
         if let Duty::Rest(time) = duty {
             state = shared.rest(state, time);
             continue;

@@ -1,7 +1,7 @@
 //! The place, as the agent knows it.
 
 use crate::action::{Faults, NetworkAction};
-use crate::book::{Standing, WantedPath};
+use crate::book::{Entry, Standing, WantedPath, pair_of};
 use crate::controller::{self, Open};
 use crate::duty::State;
 use crate::link::{self, Link};
@@ -9,7 +9,7 @@ use crate::misses::Misses;
 use crate::plan::{self, Facts};
 use crate::record::Record;
 use crate::standing::Now;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -19,7 +19,7 @@ use tidegate_controller_api::View;
 use tidegate_durable::DurableError;
 use tidegate_evidence::NetworkPath;
 use tidegate_place::{
-    Capabilities, Installation, Observed, PairPorts, Place, PlaceError, Plan, Refusal, Site, Wanted,
+    Capabilities, Installation, Observed, Pair, PairPorts, Place, PlaceError, Plan, Refusal, Site, Wanted,
 };
 
 /// Longest wait of a change for the controller, over all of its paths.
@@ -87,6 +87,7 @@ impl NetworkPlace {
             change: None,
             in_vain: None,
         };
+        place.govern();
         Ok((place, damage))
     }
 
@@ -214,6 +215,26 @@ impl NetworkPlace {
         })
     }
 
+    /// Tells which pairs may use their source ports: those whose contracts are within what the network has for them. Not
+    /// in a change, which may have just taken one away.
+    fn govern(&self) {
+        let controlled = self.link.as_ref().map(|link| link.controller.uplinks.clone()).unwrap_or_default();
+        let (uplinks, granted) = self.read(|state| {
+            let entries = || state.book.entries().values();
+            // Before the first contract is known, those on record have one.
+            let of_record = entries().map(|entry| entry.wanted.terms.uplink.clone());
+            let uplinks: BTreeSet<String> = controlled.into_iter().chain(of_record).collect();
+            let covered = |entry: &&Entry| {
+                let terms = &entry.wanted.terms;
+                entry.covers(terms, self.ports.port(&pair_of(terms)))
+            };
+            let granted: Vec<Pair> =
+                entries().filter(covered).map(|entry| pair_of(&entry.wanted.terms)).collect();
+            (uplinks, granted)
+        });
+        self.ports.govern(uplinks.iter().map(String::as_str), granted);
+    }
+
     fn paths(&self) -> (BTreeMap<String, Vec<NetworkPath>>, BTreeMap<String, String>) {
         let mut paths = BTreeMap::<String, Vec<NetworkPath>>::new();
         let mut unpromised = BTreeMap::new();
@@ -224,10 +245,8 @@ impl NetworkPlace {
         self.read(|state| {
             for entry in state.book.entries().values().filter(|_| has_link) {
                 let terms = &entry.wanted.terms;
-                let now = Now {
-                    port: self.ports.port(&terms.vnic, &terms.remote),
-                    leased: state.is_leased(Instant::now()),
-                };
+                let now =
+                    Now { port: self.ports.port(&pair_of(terms)), leased: state.is_leased(Instant::now()) };
                 if let Some(why) = entry.unpromised(now) {
                     unpromised.entry(terms.vnic.clone()).or_insert(why);
                 }
@@ -269,8 +288,20 @@ impl Place for NetworkPlace {
     }
 
     /// Begins a change: what is on disk is as before until it is accepted.
-    fn prepare(&mut self, _: &[&NetworkAction]) -> Result<(), PlaceError> {
+    fn prepare(&mut self, actions: &[&NetworkAction]) -> Result<(), PlaceError> {
         self.change = Some(Instant::now() + PATIENCE);
+        // A pair that may send more than it has been granted must not do so as soon as the host switch has its contract.
+        for action in actions {
+            let NetworkAction::Ask { to, .. } = action else { continue };
+            let pair = pair_of(&to.terms);
+            let port = self.ports.port(&pair);
+            let covers = |state: &State| {
+                state.book.entries().get(&to.terms.name()).is_some_and(|entry| entry.covers(&to.terms, port))
+            };
+            if !self.read(covers) {
+                self.ports.revoke(&pair);
+            }
+        }
         Ok(())
     }
 
@@ -317,9 +348,13 @@ impl Place for NetworkPlace {
         if let Err(error) = self.record.keep(&book) {
             tracing::error!(%error, "the paths through the network cannot be recorded; trying again soon");
         }
+        self.govern();
     }
 
     fn observe(&mut self, _: &[Vnic]) -> Result<(Observed, Facts), PlaceError> {
+        // A change that was given up before its first action.
+        self.change = None;
+        self.govern();
         let (paths, unpromised) = self.paths();
         let mut observed =
             Observed { unpromised, problem: self.problem(), ..Observed::nothing("the network's controller") };

@@ -13,8 +13,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Instant;
 use tidegate_contract::{Uplink, UplinkKind, Vnic};
-use tidegate_evidence::PairStatus;
-use tidegate_place::PlaceError;
+use tidegate_place::{Pair, PlaceError};
 use tidegate_switch::control::{UplinkSockets, UplinkStatus};
 
 impl SwitchPlace {
@@ -188,9 +187,11 @@ impl SwitchPlace {
 }
 
 /// Returns the source port of each pair that has one of its own.
-pub(crate) fn pair_ports(uplinks: &[UplinkStatus]) -> impl Iterator<Item = ((String, String), u16)> + '_ {
-    let of = |pair: &PairStatus| Some(((pair.vnic.clone(), pair.remote.clone()), pair.port?));
-    uplinks.iter().flat_map(|status| &status.pairs).filter_map(of)
+pub(crate) fn pair_ports(uplinks: &[UplinkStatus]) -> impl Iterator<Item = (Pair, u16)> + '_ {
+    uplinks.iter().flat_map(|status| {
+        let uplink = &status.uplink.name;
+        status.pairs.iter().filter_map(|pair| Some((Pair::new(uplink, &pair.vnic, &pair.remote), pair.port?)))
+    })
 }
 
 fn unfiltered(why: &str) -> String {

@@ -113,7 +113,7 @@ impl There {
 fn step(state: &mut State, there: &mut There, now: Instant) -> Duration {
     let mut duty = state.next(now);
     if let Duty::Rest(host) = duty {
-        duty = match state.next_path(|_, _| Some(49_160), now) {
+        duty = match state.next_path(|_| Some(49_160), now) {
             Duty::Rest(paths) => Duty::Rest(host.min(paths)),
             other => other,
         };

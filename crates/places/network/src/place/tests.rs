@@ -10,7 +10,7 @@ use tidegate_controller_api::{
     self as api, Misses as Late, Path as Granted, PathRequest, PathState, Registration,
 };
 use tidegate_evidence::{Evidence, LateCounts, PairStatus};
-use tidegate_place::{Action, Adopt, HostWork, Network};
+use tidegate_place::{Action, Adopt, HostWork, Network, Pair};
 
 /// A test fails after this time rather than hang.
 const LONG: Duration = Duration::from_secs(60);
@@ -134,7 +134,7 @@ fn place(folder: &Path, said: &Arc<Said>, ports: &PairPorts) -> NetworkPlace {
 impl Lab {
     fn new(folder: &Path) -> Self {
         let (said, ports) = (Arc::new(Said::default()), PairPorts::default());
-        ports.tell([(("plc1".to_owned(), "plc9".to_owned()), 49_160)]);
+        ports.tell([(Pair::new("net0", "plc1", "plc9"), 49_160)]);
         let controller = Controller {
             urls: vec!["http://127.0.0.1:1".into()],
             host: "h1".into(),
@@ -235,7 +235,7 @@ fn a_change_has_its_path_when_it_is_in_force() {
     assert!(lab.plan().unwrap().is_empty(), "nothing is left to do");
 
     // Another port: asked for anew, without a change.
-    lab.ports.tell([(("plc1".to_owned(), "plc9".to_owned()), 49_161)]);
+    lab.ports.tell([(Pair::new("net0", "plc1", "plc9"), 49_161)]);
     lab.until("the new port", |lab| {
         lab.said.paths.lock().unwrap()["plc1>plc9"].request.key.source_port == 49_161
     });
