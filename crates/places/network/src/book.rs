@@ -58,7 +58,7 @@ pub struct Entry {
     asked: Option<PathRequest>,
     /// What is being asked; `None`: an answer that comes now is about other terms.
     asking: Option<PathRequest>,
-    /// When it was granted.
+    /// When the last answer came.
     since: Instant,
     /// What the network has for it, as far as is known, also from a process before this one.
     granted: Option<PathRequest>,
@@ -205,6 +205,7 @@ impl Book {
         if entry.asking.take().as_ref() != Some(&request) {
             return;
         }
+        entry.since = now;
         if let Ok(path) = &answer
             && path.request.name() == request.name()
         {
@@ -213,7 +214,7 @@ impl Book {
         let (standing, pause) = match answer {
             Ok(path) => match unlike(&path, &request) {
                 None => {
-                    (entry.standing, entry.since) = (Standing::Granted(Box::new(path)), now);
+                    entry.standing = Standing::Granted(Box::new(path));
                     (entry.asked, entry.again, entry.pause) = (Some(request), false, None);
                     entry.retry_at = now;
                     return;
@@ -241,19 +242,21 @@ impl Book {
     pub fn viewed(&mut self, news: &News, before: &Hosts, sent: Instant, now: Instant) {
         for (name, entry) in &mut self.entries {
             let there = news.path(name);
+            // It may have been made before the last answer.
+            let is_newer = sent >= entry.since && entry.asking.is_none();
+            if let Some(there) = there.filter(|_| is_newer) {
+                entry.granted = Some(there.request.clone());
+            }
             match (&mut entry.standing, there) {
                 (Standing::Granted(path), there) => {
                     let why = match there {
                         None => Some("the controller has it no more".to_owned()),
                         Some(there) => unlike(there, &path.request),
                     };
-                    // It may have been made before the grant.
-                    let is_newer = sent >= entry.since;
                     match (why, there) {
                         (Some(why), _) => {
                             (entry.again, entry.retry_at) = (true, now);
                             if is_newer {
-                                entry.granted = there.map(|path| path.request.clone());
                                 entry.standing = Standing::Unlike(why);
                             }
                         }
