@@ -38,7 +38,7 @@ pub trait Asks: Send + Sync + 'static {
 }
 
 /// Opens a controller by its table, or says why that is not possible now, such as a missing file.
-pub type Open = Box<dyn Fn(&Controller) -> Result<Box<dyn Asks>, String> + Send>;
+pub type Open = Box<dyn Fn(&Controller) -> Result<Box<dyn Asks>, String> + Send + Sync>;
 
 /// Why there is no answer as wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,7 +15,9 @@
 //! - `registration`: what this host announces (pure)
 //! - `arrivals`: what this host says about senders of other hosts (pure)
 //! - `request`: from terms, View and source port to a request (pure)
-//! - `book`: the paths that are wanted, and how each stands (pure)
+//! - `book`: the paths that are wanted, and when each is asked for (pure)
+//! - `standing`: how a path stands, in words (pure)
+//! - `news`: a View with what is looked up in it (pure)
 //! - `misses`: late frames, as totals of this process (pure)
 //! - `duty`: what is to be asked next, and what an answer means (pure)
 //! - [`link`]: the threads that ask
@@ -29,11 +31,13 @@ mod controller;
 mod duty;
 pub mod link;
 mod misses;
+mod news;
 mod place;
 mod plan;
 mod record;
 mod registration;
 mod request;
+mod standing;
 
 pub use controller::{Asks, Open, Trouble};
 pub use place::{NetworkPlace, install};

@@ -61,6 +61,7 @@ fn granted(request: &PathRequest) -> Path {
         far_burst: 1,
         misses: 0,
         reasons: vec![],
+        lasting: false,
     }
 }
 
@@ -110,13 +111,19 @@ impl There {
 
 /// Does what is due; returns how long to rest.
 fn step(state: &mut State, there: &mut There, now: Instant) -> Duration {
-    let duty = state.next("h1", |_| Some(49_160), now);
+    let mut duty = state.next(now);
+    if let Duty::Rest(host) = duty {
+        duty = match state.next_path(|_| Some(49_160), now) {
+            Duty::Rest(paths) => Duty::Rest(host.min(paths)),
+            other => other,
+        };
+    }
     match duty {
         Duty::Rest(time) => return time,
         Duty::Register(registration) => {
             there.registered |= !matches!(there.mood, 1 | 2);
-            let answer = there.trouble().map(|()| view(&there.paths));
-            state.registered(*registration, answer, now);
+            let answer = there.trouble().map(|()| News::of(view(&there.paths)));
+            state.registered(*registration, answer, now, now);
         }
         Duty::Request(request) => {
             let answer = there.trouble().and_then(|()| match there.mood {
@@ -150,7 +157,7 @@ proptest! {
     #[test]
     fn all_is_as_wanted_in_the_end(events in vec(event(), 0..40)) {
         let mut now = Instant::now();
-        let (mut state, mut there) = (State::of(Book::default()), There::default());
+        let (mut state, mut there) = (State { host: "h1".into(), accepted: true, ..State::default() }, There::default());
         state.wanted = Some(registration("r0"));
         for event in events {
             match event {

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::controller::{Asks, Trouble};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidegate_contract::controller::Identity;
 use tidegate_contract::{Host, Remote, Tx, Uplink, testing};
 use tidegate_controller_api::{
@@ -20,17 +21,33 @@ struct Said {
     away: AtomicBool,
     refuses: AtomicBool,
     waits: AtomicBool,
+    busy: AtomicBool,
+    /// It answers nothing about paths, or nothing at all, while this is set.
+    slow: AtomicBool,
+    mute: AtomicBool,
+    /// The bound that it grants; 0: as it should be.
+    bound: AtomicU64,
+    term: AtomicU64,
     registrations: Mutex<Vec<Registration>>,
     paths: Mutex<BTreeMap<String, Granted>>,
     releases: Mutex<Vec<String>>,
     late: Mutex<Vec<Late>>,
-    left: AtomicBool,
+    left: Mutex<Vec<String>>,
+}
+
+/// Waits as long as `flag` is set, at most as long as a client would.
+fn hold(flag: &AtomicBool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while flag.load(Ordering::SeqCst) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 struct Fake(Arc<Said>);
 
 impl Fake {
     fn answers(&self) -> Result<(), Trouble> {
+        hold(&self.0.mute);
         let away = self.0.away.load(Ordering::SeqCst);
         if away { Err(Trouble::Away("it is switched off".into())) } else { Ok(()) }
     }
@@ -58,7 +75,7 @@ impl Asks for Fake {
         let paths = self.0.paths.lock().unwrap().values().cloned().collect();
         Ok(View {
             version: 1,
-            term: 1,
+            term: 1 + self.0.term.load(Ordering::SeqCst),
             lease: 3_000_000_000,
             peers: vec![peer],
             remotes: vec![],
@@ -69,6 +86,14 @@ impl Asks for Fake {
 
     fn request(&self, request: &PathRequest) -> Result<Granted, Trouble> {
         self.answers()?;
+        hold(&self.0.slow);
+        if self.0.busy.load(Ordering::SeqCst) {
+            return Err(Trouble::Busy(Duration::from_millis(100)));
+        }
+        let is_other = |path: &Granted| path.name != request.name() && path.request.key == request.key;
+        if self.0.paths.lock().unwrap().values().any(is_other) {
+            return Err(Trouble::Refused(vec!["another path has the same addresses, ports and mark".into()]));
+        }
         if self.0.refuses.load(Ordering::SeqCst) {
             return Err(Trouble::Refused(vec!["no route fits".into(), "s1:2>s2:1 has 1 Mbit/s left".into()]));
         }
@@ -83,10 +108,11 @@ impl Asks for Fake {
             links: vec!["h1>s1:1".into(), "s1:2>h2".into()],
             generation: 1,
             tag: 7,
-            bound: 40_000,
+            bound: self.0.bound.load(Ordering::SeqCst).max(40_000),
             far_burst: 9000,
             misses: 0,
             reasons: vec![],
+            lasting: false,
         };
         self.0.paths.lock().unwrap().insert(path.name.clone(), path.clone());
         Ok(path)
@@ -105,8 +131,8 @@ impl Asks for Fake {
         Ok(())
     }
 
-    fn leave(&self, _: &str) -> Result<(), Trouble> {
-        self.0.left.store(true, Ordering::SeqCst);
+    fn leave(&self, host: &str) -> Result<(), Trouble> {
+        self.0.left.lock().unwrap().push(host.into());
         Ok(())
     }
 }
@@ -255,7 +281,7 @@ fn a_change_has_its_path_when_it_is_in_force() {
     lab.until("the record without it", |lab| lab.place.read(|state| state.book.leaving().count() == 0));
     lab.network.controller = None;
     lab.repair();
-    lab.until("the end of the registration", |lab| lab.said.left.load(Ordering::SeqCst));
+    lab.until("the end of the registration", |lab| *lab.said.left.lock().unwrap() == ["h1"]);
 }
 
 #[test]
@@ -299,10 +325,14 @@ fn without_a_controller_a_change_waits_or_is_best_effort() {
     lab.said.away.store(false, Ordering::SeqCst);
     lab.until("a path after an absence", |lab| lab.unpromised().is_none());
     assert_eq!(lab.place.observe(&[]).unwrap().0.problem, None);
-    // What was granted holds while the controller is away.
+    // What was granted counts until the lease ends: then the controller may have released it.
     lab.said.away.store(true, Ordering::SeqCst);
     lab.until("its absence", |lab| lab.place.observe(&[]).unwrap().0.problem.is_some());
-    assert_eq!(lab.unpromised(), None);
+    lab.until("the end of the lease", |lab| {
+        lab.unpromised().is_some_and(|why| why.contains("since the lease of this host's registration ended"))
+    });
+    lab.said.away.store(false, Ordering::SeqCst);
+    lab.until("the path again", |lab| lab.unpromised().is_none());
 }
 
 #[test]
@@ -373,3 +403,5 @@ fn late_frames_are_reported_as_totals() {
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(lab.said.late.lock().unwrap().len(), reports, "nothing is new");
 }
+
+mod grants;
