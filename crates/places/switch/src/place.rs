@@ -14,7 +14,6 @@ use crate::plan::{self, Facts};
 use crate::record::Record;
 use crate::sockets::KeptSockets;
 use crate::stages::Loads;
-use crate::uplinks::may_make_pairs;
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -204,7 +203,7 @@ impl Place for SwitchPlace {
             _ => None,
         });
         self.record.reserve(coming).map_err(not_recorded)?;
-        let of_pairs = actions.iter().rev().find(|action| may_make_pairs(action));
+        let of_pairs = actions.iter().rev().find(|action| action.may_make_pairs());
         self.last_of_pairs = of_pairs.and_then(|action| Some(action.vnic()?.to_owned()));
         Ok(())
     }

@@ -5,7 +5,7 @@
 //!  broken, by the switch or by its device ─ Mending: now? ─▶ removed, made with other sockets
 //! ```
 
-use crate::action::{Declared, SwitchAction};
+use crate::action::Declared;
 use crate::peers_only::{Filter, destinations};
 use crate::place::{Granted, SwitchPlace, switch_failed};
 use crate::sockets::{self, KeptSockets, Sockets, same_sockets};
@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 use tidegate_contract::{Uplink, UplinkKind};
 use tidegate_durable::DurableError;
-use tidegate_place::{ContractChange, Pair, PlaceError};
+use tidegate_place::{Pair, PlaceError};
 use tidegate_switch::control::{PortOrders, UplinkSockets, UplinkStatus};
 
 impl SwitchPlace {
@@ -219,17 +219,6 @@ impl SwitchPlace {
                 )
             })
         })
-    }
-}
-
-/// Whether an action may make pairs of vNICs with ports.
-pub(crate) fn may_make_pairs(action: &SwitchAction) -> bool {
-    match action {
-        SwitchAction::SetUplink { .. } => true,
-        SwitchAction::Contract(ContractChange::Create(vnic) | ContractChange::Change { to: vnic, .. }) => {
-            vnic.is_realtime()
-        }
-        _ => false,
     }
 }
 
