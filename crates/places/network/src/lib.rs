@@ -22,11 +22,13 @@
 //! - `duty`: what is to be asked next, and what an answer means (pure)
 //! - [`link`]: the threads that ask
 //! - `controller`: what is asked, and the client that does it
+//! - `bounds`: what a View may have (pure)
 //! - `record`: paths on disk
 
 mod action;
 mod arrivals;
 mod book;
+mod bounds;
 mod controller;
 mod duty;
 pub mod link;
