@@ -67,3 +67,20 @@ def test_pairs_keep_their_paths(network: ThreePairs) -> None:
     network.until("the paths of another agent", all_are_back)
     assert network.granted() == ports
     assert "Traceback" not in network.controller.output()
+
+
+@pytest.mark.nightly
+def test_more_than_was_granted_is_no_path(network: ThreePairs) -> None:
+    """A contract that grows while no controller answers takes nothing from paths of others."""
+    network.apply("z")
+    network.until("the path", partial(network.are_promised, "z"))
+    port = network.ports("z")["z"]
+    network.until("frames on it", partial(network.path_carries, "z", port))
+    network.controller.kill()
+    assert network.path_carries("z", port), "what was granted goes on"
+    network.apply("z", rate="4mbit")
+    assert not network.ports("z")
+    assert not network.path_carries("z", port)
+    network.controller = network.start_controller()
+    network.until("the path after the controller's return", partial(network.are_promised, "z"))
+    network.until("frames on it again", partial(network.path_carries, "z", port))

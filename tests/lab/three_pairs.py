@@ -8,6 +8,7 @@
 
 import hashlib
 import json
+import re
 import sys
 import urllib.error
 import urllib.request
@@ -184,6 +185,21 @@ class ThreePairs:
     def are_promised(self, *names: str) -> bool:
         """Whether each of these vNICs has its path."""
         return set(self.ports(*names)) == set(names)
+
+    def path_carries(self, name: str, port: int) -> bool:
+        """Whether the first switch sees frames of a vNIC to `c` as those of the path with this port."""
+
+        def frames() -> int:
+            flows = self.fabric.ofctl("dump-flows", "s1").splitlines()
+            counts = [re.search(r"n_packets=(\d+)", flow) for flow in flows if f"tp_src={port}" in flow]
+            return sum(int(count[1]) for count in counts if count)
+
+        stack, before = self.stacks[name], frames()
+        stack.run("ip addr replace 10.9.0.1/24 dev eth0 && ip link set eth0 up")
+        stack.run("ip neigh replace 10.9.0.9 lladdr 52:54:00:09:00:09 dev eth0 nud permanent")
+        stack.try_run("ping -q -c 20 -i 0.05 -W 1 10.9.0.9")
+        wait_for("its frames", lambda: self.host.show(name).tx_frames > 0)
+        return frames() > before
 
     def granted(self) -> dict[str, int]:
         """The source ports of the paths that the controller has, by vNIC."""

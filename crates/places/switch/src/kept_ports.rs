@@ -65,7 +65,8 @@ impl KeptPorts {
 
     /// Writes the ports to disk, if they changed.
     pub(crate) fn save(&mut self) -> Result<(), DurableError> {
-        self.0.save()
+        // A host without uplinks has no file.
+        if self.0.entries().is_empty() { Ok(()) } else { self.0.save() }
     }
 }
 
