@@ -214,7 +214,7 @@ fn step(state: &mut State, there: &mut There, now: Instant) -> Duration {
 fn promised(state: &State, there: &There, now: Instant) -> Vec<String> {
     let is_promised = |entry: &&crate::book::Entry| {
         let port = there.ports.get(&entry.wanted.terms.vnic).copied();
-        entry.unpromised(crate::standing::Now { port, leased: state.is_leased(now) }).is_none()
+        entry.unpromised(crate::shown::Now { port, leased: state.is_leased(now) }).is_none()
     };
     state.book.entries().values().filter(is_promised).map(|entry| entry.wanted.terms.name()).collect()
 }
