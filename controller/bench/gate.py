@@ -50,9 +50,9 @@ def rules(count: int) -> Iterator[bytes]:
     """Makes rules with 6 fields and 4 actions, as changes."""
     for number in range(count):
         match = Match(
-            eth_type=codec.IPV4,
+            eth_type=intent.IPV4,
             dscp=46,
-            protocol=codec.UDP,
+            protocol=intent.UDP,
             source=f"10.0.{number >> 8}.{number & 255}",
             target=f"11.0.{number >> 8}.{number & 255}",
             source_port=number,

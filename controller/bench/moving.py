@@ -28,7 +28,7 @@ from rounds import machine, spread, table
 from tidegate_controller import events as ev
 from tidegate_controller.decide.react import Remedy
 from tidegate_controller.model.decisions import Verdict
-from tidegate_controller.model.intent import OURS, Match, Output, Rule, Table
+from tidegate_controller.model.intent import IPV4, OURS, UDP, Match, Output, Rule, Table
 from tidegate_controller.openflow import codec
 from tidegate_controller.openflow.change import Change
 from tidegate_controller.runtime.kept import Kept
@@ -44,7 +44,7 @@ WAYS = (
 """Switches with the ports by which frames come and go."""
 
 
-MATCH = Match(eth_type=codec.IPV4, protocol=codec.UDP, target_port=PORT)
+MATCH = Match(eth_type=IPV4, protocol=UDP, target_port=PORT)
 DROPS = [(switch, Rule(Table.EDGE, PRIORITY - 1, MATCH, (), NAIVE)) for switch in ("s1", "s2", "s3", "s4")]
 """Without them, a frame that meets no rule of the flow would go on as best effort."""
 

@@ -1,15 +1,17 @@
 """Requests in the words of the model reach the arithmetic, and its answers come back."""
 
+from collections.abc import Iterator
 from random import Random
 
 import networks
+import networkx
 import pytest
 from calculated import compared
 from networks import ring, terms
 from simulated import Flow, simulated
 
 from tidegate_controller.decide.admission import Admission, Granted, Refused, Wanted
-from tidegate_controller.decide.routes import Routes, candidates
+from tidegate_controller.decide.routes import MOST_WAYS, Routes, candidates
 from tidegate_controller.model.paths import PathRequest, Route
 from tidegate_controller.model.topology import Attachment, Port
 
@@ -58,6 +60,39 @@ def test_hosts_apart_have_no_way() -> None:
     assert list(Routes(topology).ways("h0", "h2")) == []
     topology.hosts["near"] = Attachment("near", Port("s0", 9), "10.0.0.9", "52:54:00:00:00:09")
     assert list(Routes(topology).ways("h0", "near")) == [("h0>s0:99", "s0:9>near")]
+
+
+def test_few_ways_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where all ways need the link that is left out: there are more ways than can ever be counted."""
+    grid = [(n, n + 1) for n in range(49) if n % 7 != 6] + [(n, n + 7) for n in range(42)]
+    topology = networks.network(50, [*grid, (48, 49)])
+    looked, search = 0, networkx.shortest_simple_paths
+
+    def counted(graph: "networkx.DiGraph[str]", source: str, target: str) -> Iterator[list[str]]:
+        nonlocal looked
+        for way in search(graph, source, target):
+            looked += 1
+            yield way
+
+    monkeypatch.setattr(networkx, "shortest_simple_paths", counted)
+    routes = Routes(topology)
+    ends = topology.hosts["h0"].to_switch, topology.hosts["h49"].to_host
+    for link in [*(link.name for link in topology.links), *ends]:
+        looked, ways = 0, list(routes.ways("h0", "h49", frozenset({link})))
+        assert looked <= MOST_WAYS
+        assert len(ways) == (0 if link in (*ends, "s48:3>s49:1") else MOST_WAYS)
+        assert not any(link in way for way in ways)
+
+
+def test_parallel_links() -> None:
+    """All of them are used, also where one is left out; a way over links of their own comes soon."""
+    topology = networks.network(4, [(0, 1), (0, 1), (1, 2), (1, 2), (1, 2), (0, 3), (3, 2)])
+    ways = [way[1:-1] for way in Routes(topology).ways("h0", "h2")]
+    first = [("s0:1>s1:1", "s1:3>s2:1"), ("s0:2>s1:2", "s1:4>s2:2"), ("s0:1>s1:1", "s1:5>s2:3")]
+    detour = ("s0:3>s3:1", "s3:2>s2:4")
+    assert sorted(ways) == sorted([*first, detour])
+    left = [way[1:-1] for way in Routes(topology).ways("h0", "h2", frozenset(first[0]))]
+    assert sorted(left) == sorted([first[1], ("s0:2>s1:2", "s1:5>s2:3"), detour])
 
 
 def test_links_with_a_fault_are_named() -> None:

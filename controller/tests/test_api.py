@@ -230,6 +230,25 @@ def test_a_lease_ends() -> None:
     run(test)
 
 
+def test_a_host_takes_no_path_from_an_operator() -> None:
+    """It may ask for the same; it can neither end it nor change it."""
+
+    async def test() -> None:
+        async with served(configuration()) as one:
+            await one.pair()
+            path = await one.good("request", body=wanted(), name=NAME)
+            assert await one.good("request", "token-h1", body=wanted(), name=NAME) == path
+            status, found = await one.call("request", "token-h1", wanted(rate=2_000_000), name=NAME)
+            assert (status, found["code"]) == (409, "refused")
+            assert "an operator has to change it" in found["reasons"][0]
+            status, found = await one.call("release", "token-h1", name=NAME)
+            assert (status, found["code"]) == (403, "forbidden")
+            assert await one.good("path", name=NAME) == path
+            await one.good("release", name=NAME)
+
+    run(test)
+
+
 def test_a_host_that_leaves() -> None:
     """Its paths end at once, also where their vNIC was not announced any more."""
 

@@ -295,7 +295,8 @@ def test_a_thousand_long_polls() -> None:
 
             for n in versions:
                 polls += [poll(n) for _ in range(each)]
-                await one.until("the polls", all_wait)
+                if n % 13 == 0:
+                    await one.until("the polls", all_wait)
             assert len(polls) > 1000
             status, found = await one.call("view", "token-h1", host="h1")
             assert (status, f"{each} requests are open" in found["message"]) == (429, True)

@@ -2,6 +2,7 @@
 
 from random import Random
 
+from built import build
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import networks
@@ -9,7 +10,6 @@ from walk import Cables, Frame, walk
 
 from tidegate_controller.decide.basis import Basis, Phase
 from tidegate_controller.decide.flood import Tree, spanning
-from tidegate_controller.decide.intent import build
 from tidegate_controller.decide.marks import BROADCAST, Marks
 from tidegate_controller.decide.move import Order, Update, Wait, key
 from tidegate_controller.model.intent import SwitchIntent

@@ -56,14 +56,12 @@ def test_init_makes_all_that_is_needed(tmp_path: Path, capsys: pytest.CaptureFix
     text = (folder / "controller.toml").read_text()
     assert all(line in text for line in lines.values())
     whole = text.replace("# [", "[").replace("\n# ", "\n")
-    level = '{ delay = "1ms", frames = 9 }'
-    terms = f'[terms]\ncapacity = "1Gbit"\nreservable = "1Mbit"\nlevels = [{level}, {level}]'
-    one = whole.split("\n[hosts.h2]")[0].replace("The controller", "# The controller", 1)
-    config = parse(f"{one}\n{terms}", "f")
+    config = parse(whole.replace("The controller", "# The controller", 1), "f")
     assert config.trust is not None
     assert config.trust.openflow
     assert config.trust.folder == folder
-    assert config.trust.roll.members["h1"].token == digest(tokens["h1"])
+    for host in ("h1", "h2"):
+        assert config.trust.roll.members[host].token == digest(tokens[host])
 
 
 def test_nothing_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,6 +115,7 @@ def test_a_file() -> None:
         ('"[::1]:6653"', '"localhost:1"', "f: openflow.listen: is 'localhost:1'; ADDRESS:PORT"),
         ('"[::1]:6653"', '"[::1]:66530"', "f: openflow.listen: has port 66530"),
         ('"1.5s"', '"10ms"', "f: discovery.interval: is below 50ms"),
+        ('"2s"', '"0s"', "f: paths.hold: is below 100ms"),
         ("[46, 34]", "[46, 46]", "f: paths.marks: marks .46, 46.: each level needs"),
         ("[46, 34]", "[46]", "levels: 2; `paths.marks` has 1"),
         ("[46, 34]", '["a", 1]', "f: paths.marks: "),
@@ -203,7 +204,7 @@ def test_bounds() -> None:
 
 
 def test_the_operators_token_in_a_file(tmp_path: Path) -> None:
-    """It is read once; a file that all may read is a fault."""
+    """It is read with the configuration; a file that all may read is a fault."""
     file = tmp_path / "token"
     text = re.sub("operator-token = .*", f'operator-token-file = "{file}"', GOOD)
     file.write_text("a-token-of-16-bytes\n")
@@ -216,6 +217,10 @@ def test_the_operators_token_in_a_file(tmp_path: Path) -> None:
     file.chmod(0o600)
     with pytest.raises(ConfigError, match="has 5 bytes"):
         parse(text, "f")
+    for content in ("two words of a token", "a-token-of-16-b\u00fctes"):
+        file.write_text(content)
+        with pytest.raises(ConfigError, match="more than one word of visible ASCII"):
+            parse(text, "f")
 
 
 @pytest.mark.parametrize("page", ["docs/reference/controller.md", "controller/README.md"])

@@ -70,6 +70,19 @@ def test_links_are_watched(world: World) -> None:
     world.settle()
 
 
+def test_refusals_that_repeat(world: World) -> None:
+    """Each is answered; they are one decision, and the next one counts them."""
+    wanted = replace(request("v0", 0, 1, 900_000 * MBIT), lasting=False)
+    askers = [world.ask(wanted) for _ in range(50)]
+    assert all(world.answers[asker].path is None for asker in askers)
+    assert all(world.answers[asker].reasons == world.answers[askers[0]].reasons for asker in askers)
+    assert [one.verdict for one in world.decisions] == [Verdict.REFUSED]
+    world.now += world.core.engine.settings.hold
+    world.ask(wanted)
+    assert len(world.decisions) == 2
+    assert world.decisions[1].reasons[-1] == "49 refusals of host h0 before this one have no record"
+
+
 def verdicts(world: World) -> list[Verdict]:
     """Of all decisions."""
     return [one.verdict for one in world.decisions]
@@ -295,7 +308,7 @@ def test_a_vm_that_moves_to_another_host(world: World) -> None:
     ("wanted", "reason"),
     [
         (replace(request(), name=""), "its name has 1 to 200 characters"),
-        (request(target=9), "host h9 is not registered"),
+        (request(target=9), "host h9 is not in the configuration"),
         (replace(request(), key=replace(request().key, source="10.9.9.9")), "its hosts have 10.0.0.0 to"),
         (replace(request(), dscp=64), "its mark is 0 to 63"),
         (replace(request(), rate=0), "are above 0"),
@@ -353,6 +366,105 @@ def test_any_number_that_the_api_takes(rate: int, burst: int, small: int, large:
         assert answer.path is not None or answer.reasons
         world.ask(request())
         world.settle()
+    world.check()
+
+
+def test_a_release_of_a_path_that_cannot_begin(world: World) -> None:
+    """It is answered, and the name is free."""
+    world.ask(request())
+    gone = world.release("h0/v>r")
+    world.answer_queues(True)
+    world.settle()
+    assert world.answers[gone].reasons == ("path h0/v>r could not be begun",)
+    asker = world.ask(request())
+    world.settle()
+    assert world.answers[asker].path is not None
+
+
+def test_a_release_of_a_path_whose_reservation_is_lost(world: World) -> None:
+    """Other terms fail and the old ones fit no more: the path is closed, and released then."""
+    # The way by s3 is full.
+    for other in (request("w", source=3, rate=300 * MBIT), request(rate=300 * MBIT)):
+        world.ask(other)
+        world.settle()
+    asked = world.ask(replace(request(source=1, rate=300 * MBIT), name="h0/v>r"))
+    assert world.core.engine.running["h0/v>r"].freed
+    # What was given back for the change is taken meanwhile.
+    world.ask(request("x", target=1, rate=300 * MBIT))
+    gone = world.release("h0/v>r")
+    world.answer_queues(True)
+    world.settle()
+    assert world.answers[asked].path is None
+    answer = world.answers[gone].path
+    assert answer is not None
+    assert answer.state == PathState.BROKEN
+    assert "h0/v>r" not in world.core.engine.paths
+
+
+def test_a_path_that_an_operator_asked_for(world: World) -> None:
+    """Its host may ask for the same, and changes nothing; it gets no other terms."""
+    operators = replace(request(), lasting=True)
+    world.ask(operators)
+    world.settle()
+    same = world.ask(request())
+    other = world.ask(request(rate=2 * MBIT))
+    world.settle()
+    path = world.answers[same].path
+    assert path is not None
+    assert path.request == operators
+    assert "an operator" in world.answers[other].reasons[0]
+    assert world.core.engine.paths["h0/v>r"] == path
+    asker = world.ask(replace(operators, rate=2 * MBIT))
+    world.settle()
+    assert world.answers[asker].path is not None
+
+
+def test_a_path_that_breaks_after_its_change(world: World) -> None:
+    """It is tried again after the hold time."""
+    world.ask(request(target=1))
+    world.links_down = {link.name for link in world.topology.links if link.source.switch == "s0"}
+    world.change_topology()
+    world.core._retry = None
+    while world.setting or any(world.queues.values()):
+        while world.setting:
+            world.answer_queues(False)
+        for switch in [switch for switch, orders in world.queues.items() if orders]:
+            world.apply(switch)
+    assert world.core.engine.paths["h0/v>r"].state == PathState.BROKEN
+    assert world.core._retry is not None
+
+
+def test_a_raised_rate_falls(world: World) -> None:
+    """With the last path of its level."""
+    world.ask(request(rate=100 * MBIT))
+    world.settle()
+    link = world.core.engine.paths["h0/v>r"].route.links[1]
+    port = Port.parse(link.partition(">")[0])
+    before = world.rates[port]
+    for drops in (0, 7):
+        world.now += 10
+        world.event(ev.Sampled((ev.QueueSample(port, 2, drops, 0, 999 * MBIT),)))
+    assert (link, 1) in world.core.engine.raised
+    world.release("h0/v>r")
+    world.settle()
+    assert not world.core.engine.raised
+    assert world.rates[port] == before
+
+
+def test_a_backup_keeps_the_bound_of_other_terms() -> None:
+    """In place, too: the host is told the bound of both ways."""
+    world = World(ring(5), Random(1), Core(Settings(protect=True)))
+    world.begin()
+    world.ask(request(rate=100 * MBIT))
+    world.settle()
+    asker = world.ask(request(rate=110 * MBIT))
+    world.settle()
+    path = world.answers[asker].path
+    assert path is not None
+    assert path.backup is not None
+    assert path.generation == 2
+    hops = max(len(path.route.links), len(path.backup.links))
+    assert path.bound >= 2_000_000 * hops
     world.check()
 
 

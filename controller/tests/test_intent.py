@@ -6,17 +6,27 @@ from itertools import product
 from typing import Any
 
 import pytest
+from built import build, queues
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import network, networks, request, ring, terms
 from walk import CONTROLLER, Cables, Frame, Sent, step, walk
 
 from tidegate_controller.decide.flood import Tree, carry, spanning
-from tidegate_controller.decide.intent import Placed, build, hops, place
-from tidegate_controller.decide.marks import ARP, BROADCAST, ICMPV6, IPV6, LLDP, Marks, path_of
-from tidegate_controller.decide.queues import queues
+from tidegate_controller.decide.intent import Placed, hops, place
+from tidegate_controller.decide.marks import BROADCAST, ICMPV6, Marks
 from tidegate_controller.decide.routes import Routes
-from tidegate_controller.model.intent import BEST_EFFORT, Output, SwitchIntent, Table, control_queue
+from tidegate_controller.model.intent import (
+    ARP,
+    BEST_EFFORT,
+    IPV6,
+    LLDP,
+    OURS,
+    Output,
+    SwitchIntent,
+    Table,
+    control_queue,
+)
 from tidegate_controller.model.paths import FlowKey, Path, Route
 from tidegate_controller.model.topology import Attachment, Port, Topology
 from tidegate_controller.openflow import codec
@@ -137,10 +147,9 @@ def test_ipv6_and_cookies() -> None:
     frame = replace(frame_of(one), eth_type=IPV6)
     arrived, _ = walk(intents(topology, one), Cables(topology), topology.hosts["h0"].port, frame)
     assert arrived == [Sent(topology.hosts["h1"].port, frame, 1)]
-    numbers = [path_of(rule.cookie) for held in intents(topology, one).values() for rule in held.rules]
-    assert sorted(set(numbers), key=str) == [0, 3]
-    assert numbers.count(3) == 3
-    assert path_of(3) is None
+    cookies = [rule.cookie for held in intents(topology, one).values() for rule in held.rules]
+    assert set(cookies) == {OURS, OURS | 3}
+    assert cookies.count(OURS | 3) == 3
 
 
 def test_a_host_where_a_link_is() -> None:

@@ -4,13 +4,14 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
+from built import build
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import network, networks, request
 from walk import Cables, Frame, step
 
 from tidegate_controller.decide.flood import Tree, spanning
-from tidegate_controller.decide.intent import build, place
+from tidegate_controller.decide.intent import place
 from tidegate_controller.decide.marks import Marks
 from tidegate_controller.decide.move import Change, Held, Order, Stage, Update, Wait, drain_time, key, merge
 from tidegate_controller.decide.routes import Routes
@@ -19,6 +20,11 @@ from tidegate_controller.model.paths import Path, Route
 from tidegate_controller.model.topology import Port, Topology
 
 MARKS = Marks((46, 34))
+
+
+def holds(change: Change) -> tuple[bool, bool]:
+    """Whether the reservations of the old and the new generation are needed."""
+    return change.stage != Stage.DONE, change.stage != Stage.UNDONE
 
 
 @dataclass
@@ -159,7 +165,7 @@ class World:
         """A frame with a tag and mark has a generation that is reserved."""
         if frame.tag == 0:
             return
-        held = zip((self.before, self.after), self.change.holds(), strict=True)
+        held = zip((self.before, self.after), holds(self.change), strict=True)
         generations = [(path.tag, MARKS.levels[path.route.level]) for path, needed in held if path and needed]
         assert (frame.tag, frame.dscp) in generations
 
@@ -284,11 +290,11 @@ def test_the_steps_of_a_move() -> None:
     assert change.flipped
     assert change.elapsed(wait.serial - 1) == []
     assert updates(change.elapsed(wait.serial)) == [("s0", 0, 1), ("s1", 0, 1), ("s2", 0, 1)]
-    assert change.holds() == (True, True)
+    assert holds(change) == (True, True)
     # A switch that vanished here holds a rule that no frame meets.
     serial = wait.serial + 1
     assert [change.failed(serial, "s1"), change.done(serial, "s0"), change.done(serial, "s2")] == [[], [], []]
-    assert (change.stage, change.over, change.holds()) == (Stage.DONE, True, (False, True))
+    assert (change.stage, change.over, holds(change)) == (Stage.DONE, True, (False, True))
 
 
 def test_a_raise_is_one_rule() -> None:
@@ -318,7 +324,7 @@ def test_another_mark_has_a_notice() -> None:
     # Whether the old key is closed is unknown: both stay reserved until the switch is back.
     assert change.failed(close.serial, "s0") == []
     assert change.waits_for == {"s0"}
-    assert change.holds() == (True, True)
+    assert holds(change) == (True, True)
     (again,) = change.back("s0")
     (drain,) = change.done(again.serial, "s0")
     assert (change.stage, isinstance(drain, Wait)) == (Stage.DRAIN, True)
@@ -330,11 +336,11 @@ def test_a_refusal_is_rolled_back() -> None:
     change = Change(place(old, MARKS), place(new, MARKS), 1.0, 2.0)
     change.start()
     assert updates(change.failed(1, "s2")) == [("s0", 0, 1), ("s2", 0, 1)]
-    assert change.undoing
+    assert change.stage == Stage.UNDELETE
     assert change.done(1, "s0") == []
     change.done(2, "s0")
     change.done(2, "s2")
-    assert (change.stage, change.holds()) == (Stage.UNDONE, (True, False))
+    assert (change.stage, holds(change)) == (Stage.UNDONE, (True, False))
     change = Change(place(old, MARKS), place(new, MARKS), 1.0, 2.0)
     change.start()
     change.done(1, "s0")

@@ -67,6 +67,7 @@ def test_a_switch_that_comes_and_goes_has_to_wait() -> None:
                 refused = await (await FakeSwitch.connect(at.server.port)).greet(5)
                 reading = asyncio.create_task(refused.closed())
                 await asyncio.wait([reading], timeout=0.2)
+                await asyncio.sleep(0.02)
             assert asyncio.get_running_loop().time() - begin > under_test.RETURN_AFTER / 2
             assert at.server.refused > 0
             await at.join(6)
@@ -262,15 +263,14 @@ def test_switches_by_tls(certificates: Path) -> None:
             ends = await asyncio.open_connection("127.0.0.1", at.server.port, ssl=client)
             named = await FakeSwitch(*ends).greet(9)
             await at.until(lambda: "s7" in at.server.sessions)
+            silent = await FakeSwitch.connect(at.server.port)
             plain = await FakeSwitch.connect(at.server.port)
             plain.write(message(of.OFPT_HELLO, 1))
             await plain.closed()
             with contextlib.suppress(OSError):
                 ends = await asyncio.open_connection("127.0.0.1", at.server.port, ssl=bare)
                 await FakeSwitch(*ends).closed()
-            silent = await FakeSwitch.connect(at.server.port)
-            await silent.closed()
-            await at.until(lambda: at.server.refused == 3)
+            await at.until(lambda: at.server.refused >= 2)
             assert list(at.server.sessions) == ["s7"]
             # The outbox is bounded here, too: the switch reads nothing, and loses its session.
             session = at.server.sessions["s7"]
@@ -282,5 +282,7 @@ def test_switches_by_tls(certificates: Path) -> None:
             with pytest.raises(SessionLost, match="no answer"):
                 await session.apply([frame])
             named.close()
+            await silent.closed()
+            await at.until(lambda: at.server.refused == 3)
 
     run(test)

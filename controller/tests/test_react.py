@@ -1,7 +1,5 @@
 """Hysteresis, trends and remedies."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +13,7 @@ from tidegate_controller.decide.react import (
     Remedy,
     Shortage,
     Trends,
-    disjoint,
+    between,
     elsewhere,
     more_rate,
     remedies,
@@ -131,12 +129,11 @@ def test_remedies(topology: Topology, level: int) -> None:
     assert [route.links == one.route.links for route in found] == sorted(
         (route.links == one.route.links for route in found), reverse=True
     )
-    avoided = frozenset(one.route.links[1:2])
-    assert all(avoided.isdisjoint(route.links) for route in elsewhere(one, ways, avoided))
-    for other in disjoint(one.route, ways):
-        between = {frozenset(link.split(">")) for link in one.route.links[1:-1]}
-        assert between.isdisjoint(frozenset(link.split(">")) for link in other.links[1:-1])
-        assert other.level == level
+    avoided = one.route.links[1]
+    assert all(avoided not in route.links for route in elsewhere(one, ways, avoided))
+    ends = {frozenset(link.split(">")) for link in one.route.links[1:-1]}
+    for way in Routes(topology).ways("h0", "h1", between(one.route)):
+        assert ends.isdisjoint(frozenset(link.split(">")) for link in way[1:-1])
 
 
 @given(networks(), st.integers(0, 1), st.frozensets(st.sampled_from(Remedy)))
@@ -150,17 +147,14 @@ def test_remedies_that_are_left_out(topology: Topology, level: int, allowed: fro
         return (Remedy.LEVEL in allowed or not raises) and (Remedy.ROUTE in allowed or not moves)
 
     assert remedies(one, ways, allowed) == [route for route in remedies(one, ways) if may(route)]
-    avoided = frozenset(one.route.links[1:2])
+    avoided = one.route.links[1]
     left = elsewhere(one, ways, avoided, allowed)
     assert left == [route for route in elsewhere(one, ways, avoided) if may(route)]
 
 
 def test_hosts_on_one_switch_have_no_backup() -> None:
     """There are no other links."""
-    topology = ring(3)
-    topology.hosts["h9"] = replace(topology.hosts["h0"], host="h9", port=Port("s0", 98))
-    way = next(Routes(topology).ways("h0", "h9"))
-    assert disjoint(Route(way, 0), [way]) == []
+    assert between(Route(("h0>s0:99", "s0:98>h9"), 0)) == frozenset()
 
 
 @pytest.mark.parametrize("level", [0, 1])

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from trusted import Program, made
 
+from tidegate_controller.main import main
+
 
 def test_sighup(tmp_path: Path) -> None:
     """Reads files anew; a file that is broken changes nothing; the end is clean."""
@@ -13,14 +15,31 @@ def test_sighup(tmp_path: Path) -> None:
     try:
         program.until("switches are served at 127.0.0.1")
         program.write('revoked = ["1f"]')
-        program.reload("whose keys hosts get and what is revoked are those of")
+        program.reload("certificates and what is revoked are those of")
+        program.write('lifetime = "60d"')
+        program.file.write_text(program.file.read_text().replace("127.0.0.1:0", "127.0.0.1:7"))
+        program.reload(f"{program.file}: openflow.listen is another one in the file: that takes a restart")
+        program.until(f"{program.file}: tls.lifetime is another one in the file")
         program.write("revoked = 7")
         program.reload(f"nothing is read anew: {program.file}: tls.revoked: is '7'")
         program.write()
         (tmp_path / "c" / "server.pem").write_text("none")
         program.reload("nothing is read anew: " + str(tmp_path / "c" / "server.pem"))
-        program.file.write_text(program.file.read_text().replace("[tls]", "[other]"))
-        program.reload("nothing is read anew: " + str(program.file))
+        program.write()
+        plain = program.file.read_text()
+        program.file.write_text(plain.replace("[tls]", "[other]"))
+        program.reload(f"nothing is read anew: {program.file}: switches.s1.database: ssl:127.0.0.1:9 needs")
+        for one, other in (
+            ("tls = true", ""),
+            ("[tls]", ""),
+            (f'folder = "{tmp_path}/c"', ""),
+            ("[keys]", ""),
+            (f'store = "{tmp_path}/trust.db"', ""),
+            ("ssl:", "tcp:"),
+        ):
+            plain = plain.replace(one, other)
+        program.file.write_text(plain)
+        program.reload(f"nothing is read anew: {program.file}: tls: came into the file, or left it")
         assert program.end() == 0
     finally:
         program.process.kill()
@@ -35,14 +54,16 @@ def test_sighup(tmp_path: Path) -> None:
     ("name", "text"),
     [("ca.key", "ca.key has mode 0644"), ("key-encryption.key", "key-encryption.key has mode")],
 )
-def test_a_start_without_secrets(tmp_path: Path, name: str, text: str) -> None:
+def test_a_start_without_secrets(
+    tmp_path: Path, name: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Exit status 1, and the file is named."""
     made(tmp_path / "c")
     (tmp_path / "c" / name).chmod(0o644)
-    program = Program(tmp_path)
-    assert program.process.wait(30) == 1
-    assert text in program.log.read_text()
-    assert "Traceback" not in program.log.read_text()
+    program = Program(tmp_path, begin=False)
+    assert main(["--config", str(program.file)]) == 1
+    assert text in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_a_start_with_another_key_encryption_key(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from tidegate_controller.core import Core
 from tidegate_controller.decide.admission import Level, LinkTerms
 from tidegate_controller.decide.book import Book
 from tidegate_controller.decide.flood import Tree
-from tidegate_controller.decide.transactions import reservations
+from tidegate_controller.decide.marks import Marks
+from tidegate_controller.decide.transactions import reservations, together
 from tidegate_controller.model.paths import FlowKey, Path, PathRequest, PathState, Route
-from tidegate_controller.model.topology import Topology
+from tidegate_controller.model.topology import Link, Port, Topology
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.start import restore
 from tidegate_controller.state.store import Damaged
@@ -99,6 +100,44 @@ def test_terms_that_do_not_fit(
     assert "the terms that were kept stay in force" in caplog.text
     assert core.engine.book.terms == {one.name: one for one in CONFIG.terms}
     assert not any(isinstance(one, ev.SaveNetwork) for one in effects)
+
+
+def test_terms_with_which_a_backup_would_be_later(caplog: pytest.LogCaptureFixture) -> None:
+    """The bound of both ways was told: that of the backup may not grow either."""
+    other = Link(Port("s1", 8), Port("s2", 8))
+    parallel = [
+        replace(CONFIG.terms[0], name=one.name, source=one.source.switch, target=one.target.switch)
+        for one in (other, other.back)
+    ]
+    config = replace(CONFIG, links=CONFIG.links | {other, other.back}, terms=(*CONFIG.terms, *parallel))
+    state, book = kept(config), Book()
+    book.learn(config.terms)
+    backup = Route((WAY[0], other.name, WAY[2]), 1)
+    path = replace(state.paths["v>r"], route=Route(WAY, 1), backup=backup)
+    granted = together(book.change([], reservations(path, REQUEST)))
+    state.paths["v>r"] = replace(path, bound=granted.bound, far_burst=granted.far_burst)
+    slow = (config.terms[0].levels[0], Level(3_000_000, 5000))
+    slower = tuple(replace(one, levels=slow) if one.name == other.name else one for one in config.terms)
+    with caplog.at_level(logging.WARNING):
+        core, _, _ = began(state, replace(config, terms=slower))
+    assert "path v>r would have a bound of" in caplog.text
+    assert core.engine.book.terms == {one.name: one for one in config.terms}
+
+
+def test_fewer_marks_than_a_path_needs() -> None:
+    """The state is refused, by the path's name and the key, also for a change that was under way."""
+    fewer = replace(CONFIG, settings=replace(CONFIG.settings, marks=Marks((46,))))
+    state = kept()
+    assert state.network is not None
+    began(state, fewer)
+    path = replace(state.paths["v>r"], route=Route(WAY, 1))
+    why = "path v>r is at level 1, and `paths.marks` of the configuration has 1 marks: start with at least 2"
+    with pytest.raises(Damaged, match=why):
+        began(Kept(state.network, {"v>r": path}), fewer)
+    change = ev.SaveChange(None, path, tuple(reservations(path, REQUEST)), (), frozenset())
+    with pytest.raises(Damaged, match=why):
+        began(Kept(state.network, {}, {"v>r": change}), fewer)
+    began(Kept(state.network, {"v>r": replace(path, state=PathState.BROKEN)}), fewer)
 
 
 def test_what_does_not_fit_together() -> None:

@@ -32,9 +32,8 @@ class Use(RuleBasedStateMachine):
     @precondition(lambda self: self.model)
     @rule(data=st.data())
     def free(self, data: st.DataObject) -> None:
-        """An id in use; it drains before."""
+        """An id in use."""
         tag = data.draw(st.sampled_from(sorted(self.model)))
-        self.tags.drain(tag)
         self.tags.free(tag)
         del self.model[tag]
 

@@ -59,11 +59,13 @@ class Program:
 
     process: subprocess.Popen[bytes]
 
-    def __init__(self, folder: Path, more: str = "") -> None:
+    def __init__(self, folder: Path, more: str = "", begin: bool = True) -> None:
+        """`more` are other tables of its file."""
         self.folder, self.file, self.log = folder, folder / "c.toml", folder / "log"
         self.write()
         self.file.write_text(self.file.read_text() + more)
-        self.start()
+        if begin:
+            self.start()
 
     def start(self) -> None:
         """Starts it, with a log of its own."""

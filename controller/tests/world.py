@@ -218,6 +218,7 @@ class World:
         assert len(tags) == len(set(tags))
         assert set(engine.tags.owners()) == set(tags)
         self.not_overbooked()
+        self.keeps_bounds()
         orders = [order for orders in self.queues.values() for order in orders]
         based = [order for order in orders if isinstance(order, ev.Sync) or order.ticket.owner == BASIS]
         if not based and self.core.basis.phase == Phase.IDLE:
@@ -237,6 +238,19 @@ class World:
             for link in held.routes[0].links:
                 rates[link] = rates.get(link, 0) - (-held.request.rate * (small + 28) // small)
         assert all(rate <= engine.book.terms[link].reservable for link, rate in rates.items())
+
+    def keeps_bounds(self) -> None:
+        """What was told holds for the way and its backup, computed anew by the book's own reservations."""
+        engine = self.core.engine
+        for name, path in engine.paths.items():
+            if name in engine.running or path.state == PathState.BROKEN:
+                continue
+            for route in (path.route, path.backup):
+                links = [engine.book.terms[link] for link in (route.links if route else ())]
+                delays = sum(link.levels[path.route.level].delay + link.propagation for link in links)
+                assert delays <= path.bound
+                waited = sum(link.levels[path.route.level].delay for link in links)
+                assert path.request.burst + path.request.rate * waited // (8 * 10**9) <= path.far_burst
 
     def arrives(self, name: str) -> None:
         """A frame of a path arrives once, as it was sent, with its mark on the way."""
@@ -287,8 +301,8 @@ class World:
             self.back(random.choice(sorted(self.gone)))
         elif choice < 0.7:
             self.ask(self.wanted())
-        elif choice < 0.75 and engine.paths:
-            self.release(random.choice([*engine.paths, "none"]))
+        elif choice < 0.75 and (engine.paths or engine.running):
+            self.release(random.choice([*sorted({*engine.paths, *engine.running}), "none"]))
         elif choice < 0.85 and engine.paths:
             name = random.choice(sorted(engine.paths))
             self.event(ev.Missed(name, 3, 1000, self.now - random.choice([0.0, 2.0])))

@@ -57,7 +57,7 @@ class Operator:
         fabric.connect("tcp:127.0.0.1:6653")
 
     def _start(self, folder: Path) -> Process:
-        text = [TERMS]
+        text = [TERMS, f'[state]\nfile = "{folder}/state.sqlite"']
         for switch in self.fabric.ports:
             database = f'database = "{self.fabric.ovs.remote}"'
             text.append(f'[switches.{switch}]\ndatapath = "{self.fabric.datapath(switch):016x}"\n{database}')

@@ -80,8 +80,11 @@ def _one_each(switches: Sequence[str]) -> dict[str, str]:
 class Fabric:
     """The network of a plan, running."""
 
-    def __init__(self, folder: Path, plan: Plan, datapath: str = "netdev") -> None:
-        """`datapath` is `netdev`, or `system`: that of the kernel, where `set_queue` works."""
+    def __init__(self, folder: Path, plan: Plan, datapath: str = "netdev", remote: str = "") -> None:
+        """`datapath` is `netdev`, or `system`: that of the kernel, where `set_queue` works.
+
+        `remote` is one more that the database listens at.
+        """
         self.plan = plan
         self._datapath = datapath
         self.net = Stack(folder / "net")
@@ -94,7 +97,7 @@ class Fabric:
         self.edges: dict[str, str] = {}
         """The port of each host."""
         self._join()
-        self.ovs = OpenVswitch(folder / "ovs", self.net)
+        self.ovs = OpenVswitch(folder / "ovs", self.net, remote)
         self._make_bridges()
 
     def _join(self) -> None:

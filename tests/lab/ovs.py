@@ -65,7 +65,8 @@ class OpenVswitch:
 
     def vsctl(self, words: str) -> None:
         """`ovs-vsctl WORDS`, which must succeed within 15 seconds."""
-        self.stack.run(f"ovs-vsctl --db={self.remote} --timeout=15 {words}")
+        # The database's socket is there shortly before it listens.
+        self.stack.run(f"ovs-vsctl --db={self.remote} --retry --timeout=15 {words}")
 
     def tunnel(self, vni: int, local: str, remote: str, endpoint: str, mtu: int) -> None:
         """A VXLAN tunnel of this VNI from the host's address to another; the endpoint's address inside."""

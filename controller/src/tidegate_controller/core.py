@@ -57,10 +57,11 @@ class Core:
         The topology is what it was until the edges say otherwise, so a switch that connects loses no rule.
         Changes that were under way are undone.
         """
-        engine = self.engine
+        engine, changes = self.engine, list(changes)
+        paths = list(paths)
+        self._have_levels([*paths, *(one for change in changes for one in (change.old, change.new) if one)])
         engine.effects, engine.now, engine.decided = [], now, decisions
         engine.learn(network.terms)
-        changes = list(changes)
         moving = {change.old.request.name for change in changes if change.old}
         for path in paths:
             if path.request.name not in moving:
@@ -79,7 +80,7 @@ class Core:
         return engine.effects
 
     def handle(self, event: ev.Event, now: float) -> list[ev.Effect]:
-        """What is to be done after an event."""
+        """Takes in an event. Returns what is to be done."""
         engine = self.engine
         engine.effects, engine.now = [], now
         match event:
@@ -107,13 +108,12 @@ class Core:
             case ev.Tick():
                 pass
         self._pass_time()
-        while engine.ended:
-            reactions.look_after(engine, engine.ended.pop())
+        self._look_after()
         engine.set_queues()
         return engine.effects
 
     def intents(self) -> dict[str, SwitchIntent]:
-        """What all switches are to hold at this moment."""
+        """Returns what all switches are to hold at this moment."""
         engine = self.engine
         found = {switch: SwitchIntent(set(rules)) for switch, rules in self.basis.held().items()}
         for name, path in engine.paths.items():
@@ -129,6 +129,18 @@ class Core:
         for port in watched(engine.book.terms) if engine.settings.bfd else ():
             found.setdefault(port.switch, SwitchIntent()).watched.add(port.number)
         return found
+
+    def _have_levels(self, paths: Iterable[Path]) -> None:
+        """Raises `ValueError` for a path at a level that has no mark any more."""
+        levels = self.engine.levels
+        for path in paths:
+            route = path.route
+            if path.state != PathState.BROKEN and route.level >= levels:
+                raise ValueError(
+                    f"path {path.request.name} is at level {route.level}, and `paths.marks` of the"
+                    f" configuration has {levels} marks: start with at least {route.level + 1} marks, and"
+                    " release the path before the marks become fewer"
+                )
 
     def _changed(self, event: ev.TopologyChanged) -> None:
         self.engine.learn(event.terms)
@@ -188,7 +200,7 @@ class Core:
             self._repair()
 
     def _pass_time(self) -> None:
-        """What was to be done by now."""
+        """Does what was to be done by now."""
         engine = self.engine
         self._elapse()
         if self._retry is not None and engine.now >= self._retry:
@@ -216,13 +228,22 @@ class Core:
         if reactions.repair(self.engine) or self._awaited() or self.stale:
             self._wake()
 
+    def _look_after(self) -> None:
+        """Looks after paths whose change is over; again after the hold time if one was lost or as before."""
+        engine = self.engine
+        while engine.ended:
+            reactions.look_after(engine, engine.ended.pop())
+        if engine.unsettled:
+            engine.unsettled = False
+            self._wake()
+
     def _awaited(self) -> list[str]:
-        """Switches without which a change cannot go on."""
+        """Returns switches without which a change cannot go on."""
         running = self.engine.running.values()
         return sorted({switch for one in running for switch in one.change.waits_for})
 
     def _wake(self) -> None:
-        """Another look after the hold time."""
+        """Asks for another look after the hold time."""
         if self._retry is None:
             self._retry = self.engine.now + self.engine.settings.hold
             self.engine.effects.append(ev.Wake(self._retry))

@@ -19,7 +19,8 @@ from tidegate_controller.decide.book import Book
 from tidegate_controller.decide.intent import place
 from tidegate_controller.decide.marks import Marks
 from tidegate_controller.decide.move import GATE, Change, Order, Stage, Update, drain_time
-from tidegate_controller.decide.queues import Loads, port_of, queues_of, watched
+from tidegate_controller.decide.queues import Load, Loads, port_of, queues_of, watched
+from tidegate_controller.decide.refusals import Refusals
 from tidegate_controller.decide.routes import Routes
 from tidegate_controller.decide.tags import Tags
 from tidegate_controller.decide.transactions import reservations
@@ -78,7 +79,7 @@ class Engine:
         self.book = Book()
         self.tags = Tags(self.settings.first_tag, self.settings.last_tag)
         self.paths: dict[str, Path] = {}
-        """All that are in force, or broken."""
+        """Those in force, and those that are broken."""
         self.running: dict[str, Running] = {}
         self.keys: dict[tuple[FlowKey, int], str] = {}
         """Which path has a flow's key; while it changes, the old and the new one."""
@@ -87,6 +88,7 @@ class Engine:
         self.routes = Routes(self.newest)
         self.calm = react.Calm(self.settings.hold)
         self.calm_ports = react.Calm(self.settings.hold)
+        self.refusals = Refusals(self.settings.hold)
         self.trends = react.Trends()
         self.raised: dict[tuple[str, int], int] = {}
         self.loads = Loads(self.book.terms)
@@ -104,12 +106,14 @@ class Engine:
         self._ordered = 0
         self._gates: dict[int, ev.Ticket] = {}
         """Changes that wait for queues, by the number of the order."""
+        self.unsettled = False
+        """Whether paths are to be looked at again after the hold time."""
         self._dirty: set[str] = set()
         self._there: set[str] = set()
 
     @property
     def levels(self) -> int:
-        """How many real-time levels there are."""
+        """Returns the number of real-time levels."""
         return len(self.settings.marks.levels)
 
     def learn(self, terms: Iterable[LinkTerms]) -> None:
@@ -124,11 +128,11 @@ class Engine:
                 self._dirty.add(link.name)
 
     def ways(self, request: PathRequest, without: frozenset[str] = frozenset()) -> list[tuple[str, ...]]:
-        """Ways between the hosts of a request."""
+        """Returns ways between the hosts of a request."""
         return list(self.routes.ways(request.source, request.target, without))
 
     def up(self, links: Iterable[str]) -> bool:
-        """Whether all links of a way are there."""
+        """Returns whether all links of a way work."""
         there = self._there
         return all(link in there for link in links)
 
@@ -194,7 +198,7 @@ class Engine:
                 self.effects.append(ev.Wake(self.now + one.seconds))
 
     def answered(self, switch: str, ticket: ev.Ticket, error: str | None) -> None:
-        """A switch has done an order, or failed."""
+        """Takes in that a switch has done an order, or failed."""
         running = self.running.get(ticket.owner)
         if running is None or running.number != ticket.change:
             return
@@ -208,14 +212,14 @@ class Engine:
         self._progress(ticket.owner)
 
     def elapsed(self, ticket: ev.Ticket) -> None:
-        """A wait of a path's change is over."""
+        """Goes on with a change whose wait is over."""
         running = self.running.get(ticket.owner)
         if running is not None and running.number == ticket.change:
             self.order(ticket.owner, running.number, running.change.elapsed(ticket.serial))
             self._progress(ticket.owner)
 
     def back(self, switch: str) -> None:
-        """A switch is there again: changes that wait for it go on."""
+        """Goes on with changes that wait for this switch: it is connected again."""
         for name, running in sorted(self.running.items()):
             self.order(name, running.number, running.change.back(switch))
 
@@ -225,9 +229,14 @@ class Engine:
         decision = Decision(self.decided, self.now, path, cause, verdict, reasons)
         self.effects.append(ev.SaveDecision(decision))
 
-    def refuse(self, asker: int | None, name: str, cause: str, reasons: tuple[str, ...]) -> None:
-        """Records a refusal, and answers."""
-        self.decide(name, cause, Verdict.REFUSED, reasons)
+    def refuse(self, asker: int | None, request: PathRequest, cause: str, reasons: tuple[str, ...]) -> None:
+        """Answers, and records a refusal unless its host has too many."""
+        host = "" if request.lasting else request.source
+        counted = self.refusals.tell(host, request.name, cause, reasons, self.now)
+        if counted is not None:
+            of = f"host {host}" if host else "operators"
+            more = (f"{counted} refusals of {of} before this one have no record",) if counted else ()
+            self.decide(request.name, cause, Verdict.REFUSED, (*reasons, *more))
         if asker is not None:
             self.effects.append(ev.Answer(asker, None, reasons))
 
@@ -236,13 +245,14 @@ class Engine:
         self.effects.append(ev.TellHost(path.request.source, path, verdict, reasons))
 
     def violated(self, path: Path, cause: str, reasons: tuple[str, ...]) -> None:
-        """Nothing helps."""
+        """Records that no remedy is left, and tells the host."""
         self.decide(path.request.name, cause, Verdict.VIOLATED, reasons)
         self.tell(path, Verdict.VIOLATED, reasons)
 
     def close(self, path: Path, cause: str, reasons: tuple[str, ...], freed: frozenset[str]) -> None:
         """Takes a path off its way; it stays known as broken, and its frames are best effort."""
         self.paths[path.request.name] = broken = replace(path, state=PathState.BROKEN)
+        self.unsettled = True
         self.violated(broken, cause, reasons)
         self.run(path, None, Verdict.VIOLATED, cause, reasons, freed=freed, told=True)
 
@@ -252,7 +262,7 @@ class Engine:
         self._dirty.add(more.link)
 
     def queues_answered(self, number: int, error: str | None) -> None:
-        """Queues have been set, or not."""
+        """Takes in that queues have been set, or not."""
         ticket = self._gates.pop(number, None)
         if ticket is not None:
             self.answered(GATE, ticket, error)
@@ -273,7 +283,7 @@ class Engine:
         return self._ordered
 
     def forget(self, path: Path) -> None:
-        """A path is gone."""
+        """Forgets a path that is gone."""
         name = path.request.name
         self.paths.pop(name, None)
         self.keys = {key: owner for key, owner in self.keys.items() if owner != name}
@@ -316,7 +326,7 @@ class Engine:
         self.run(old, new, Verdict.KEPT, "a restart", (), None, saved.narrow, saved.freed, undo=True)
 
     def _progress(self, name: str) -> None:
-        """What follows when a change has come to a turn."""
+        """Tells the host when its frames take the new way, and ends a change that is over."""
         running = self.running.get(name)
         if running is None:
             return
@@ -340,9 +350,18 @@ class Engine:
                 self.ended.add(name)
             else:
                 self._undone(name, running)
-            path = self.paths.get(name)
-            if running.release is not None and path is not None and name not in self.running:
-                self.release(running.release, path)
+            if running.release is not None:
+                self._release_after(name, running.release)
+
+    def _release_after(self, name: str, asker: int) -> None:
+        """Goes on with a release that came during a change."""
+        path, closing = self.paths.get(name), self.running.get(name)
+        if closing is not None:
+            closing.release = asker
+        elif path is not None:
+            self.release(asker, path)
+        else:
+            self.effects.append(ev.Answer(asker, None, (f"path {name} could not be begun",)))
 
     def release(self, asker: int, path: Path) -> None:
         """Begins to take a path away."""
@@ -353,10 +372,17 @@ class Engine:
         else:
             self.run(path, None, Verdict.RELEASED, "release", (), asker)
 
+    def _unload(self, path: Path) -> None:
+        """Counts a generation no more. A rate that was raised falls when nothing is left of its level."""
+        links = self.loads.remove(path)
+        self._dirty |= links
+        for at in [at for at in self.raised if at[0] in links and self.loads.at(*at) == Load()]:
+            del self.raised[at]
+
     def _done(self, name: str, running: Running) -> None:
         old, new = running.old, running.new
         if old is not None:
-            self._dirty |= self.loads.remove(old)
+            self._unload(old)
             gone = [one for one in old.reservations if one not in running.freed]
             self.book.change([*gone, *(wanted.reservation for wanted in running.narrow)], running.narrow)
             if new is None or new.tag != old.tag:
@@ -378,7 +404,8 @@ class Engine:
         old, new = running.old, running.new
         assert new is not None
         self.effects.append(ev.DropChange(name))
-        self._dirty |= self.loads.remove(new)
+        self.unsettled = True
+        self._unload(new)
         if old is None or old.tag != new.tag:
             self.tags.free(new.tag)
         else:
@@ -399,7 +426,7 @@ class Engine:
         if before is not None:
             self.keys[flow((old or before).request)] = name
         if running.asker is not None:
-            self.refuse(running.asker, name, running.cause, reasons)
+            self.refuse(running.asker, new.request, running.cause, reasons)
         else:
             self.decide(name, running.cause, Verdict.KEPT, reasons)
         if old is not None:
@@ -410,12 +437,12 @@ class Engine:
 
 
 def flow(request: PathRequest) -> tuple[FlowKey, int]:
-    """What the edge matches."""
+    """Returns the fields by which the edge knows a flow."""
     return request.key, request.dscp
 
 
 def numbers(granted: Granted) -> str:
-    """Of a grant, for people."""
+    """Returns the text of a grant for decisions."""
     way = ", ".join(granted.route.links)
     return (
         f"level {granted.route.level} over {way}: at most {granted.bound} ns, burst {granted.far_burst} bytes"

@@ -3,7 +3,7 @@
 ```text
  FILE ─▶ Config ─▶ state, Trust, Runtime, Api ─▶ until SIGTERM or SIGINT: 0
          └ faulty: 2  └ damaged: 3   ▲            └ a fault: 1
-                                     └ SIGHUP: certificates, hosts' rights and what is revoked are read anew
+                                     └ SIGHUP: the file is read anew (reload.py)
  init, token, certificate ─▶ commands.py
 ```
 
@@ -15,7 +15,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tidegate_controller import commands
@@ -23,29 +23,23 @@ from tidegate_controller.api import trusted
 from tidegate_controller.api.server import create
 from tidegate_controller.config import Config, ConfigError, load
 from tidegate_controller.events import TellHost
+from tidegate_controller.reload import Reload
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.loop import Runtime
 from tidegate_controller.runtime.systemd import Service
 from tidegate_controller.runtime.trusting import trusting
 from tidegate_controller.state.opening import opened
 from tidegate_controller.state.store import Damaged, StateError
-from tidegate_controller.trust import Trust
 from tidegate_controller.trust.secret import SecretError
 from tidegate_controller.trust.stores import StoreError
 
 log = logging.getLogger("tidegate_controller")
 
 
-async def serve(
-    config: Config,
-    file: Path,
-    forget: bool = False,
-    beside: Callable[[Runtime], Awaitable[None]] | None = None,
-) -> None:
+async def serve(config: Config, file: Path, forget: bool = False) -> None:
     """Runs until a signal. Raises what ended it, if that was a fault.
 
-    `file` is read again at SIGHUP. With `forget`, what was kept is given up. `beside` is awaited after the
-    start.
+    `file` is read again at SIGHUP. With `forget`, what was kept is given up.
     """
     loop, kept, service = asyncio.get_running_loop(), Kept(), Service()
     store, election = opened(config.state, config.api.public or "", forget)
@@ -58,7 +52,7 @@ async def serve(
     if trust is None:
         api = create(config, runtime, kept)
     else:
-        known = trusted.Trusted(trust, config.hosts, config.api.operator)
+        known = trusted.Trusted(trust, config.api.operator)
         served = trusted.handlers(trust, lambda: api.service)
         api = create(config, runtime, kept, trust.api, served, identities=known)
     running = asyncio.current_task()
@@ -72,16 +66,14 @@ async def serve(
         service.ends()
         running.cancel()
 
-    anew = asyncio.Event()
-    loop.add_signal_handler(signal.SIGHUP, anew.set)
+    reload = Reload(config, file, trust, runtime, api)
+    loop.add_signal_handler(signal.SIGHUP, reload.wanted.set)
     for one in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(one, end, one.name)
-    reloading = loop.create_task(_reload(anew, file, trust, runtime))
+    reloading = loop.create_task(reload.run())
     try:
         await runtime.start()
         await api.start()
-        if beside is not None:
-            await beside(runtime)
         service.ready()
         await runtime.run()
     except asyncio.CancelledError:
@@ -95,31 +87,6 @@ async def serve(
         await runtime.stop()
         if trust is not None:
             await trust.close()
-
-
-async def _reload(anew: asyncio.Event, file: Path, trust: Trust | None, runtime: Runtime) -> None:
-    while True:
-        await anew.wait()
-        anew.clear()
-        try:
-            config = load(file)
-            if trust is None or config.trust is None:
-                log.warning("%s: [tls] came or goes: that takes a restart; all stays as it was", file)
-                continue
-            await trust.reload(config.trust)
-        except (ConfigError, SecretError) as error:
-            log.error("nothing is read anew: %s", error)
-        except StoreError as error:
-            log.error("keys of new segments are not stored yet: %s", error)
-        except Exception:
-            log.exception("a fault of the controller while it read its files anew")
-        else:
-            log.info(
-                "certificates, tokens, whose keys hosts get and what is revoked are those of %s now;"
-                " all else takes a restart",
-                file,
-            )
-        runtime.rechecked()
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -26,7 +26,7 @@ MOST_TRIED = 4
 
 
 def missed(engine: Engine, event: ev.Missed) -> None:
-    """Frames of a path were late. All are counted, whatever is done about them."""
+    """Counts late frames of a path, and does what may help."""
     path = engine.paths.get(event.path)
     if path is None or event.count <= 0:
         return
@@ -55,7 +55,7 @@ def missed(engine: Engine, event: ev.Missed) -> None:
 
 
 def sampled(engine: Engine, samples: Sequence[ev.QueueSample]) -> None:
-    """Statistics of queues, before any frame is late."""
+    """Acts on statistics of queues, before any frame is late."""
     allowed = engine.settings.remedies
     for sample in samples:
         link, level = engine.links.get(sample.port), sample.queue - 1
@@ -75,7 +75,7 @@ def sampled(engine: Engine, samples: Sequence[ev.QueueSample]) -> None:
         reasons: list[str] = []
         for path in here[:MOST_TRIED]:
             ways = engine.ways(path.request, frozenset({link}))
-            others = react.elsewhere(path, ways, frozenset({link}), allowed)
+            others = react.elsewhere(path, ways, link, allowed)
             refused = _move(engine, path, others, shortage.text)
             if not refused:
                 break
@@ -85,7 +85,7 @@ def sampled(engine: Engine, samples: Sequence[ev.QueueSample]) -> None:
 
 
 def repair(engine: Engine) -> bool:
-    """Paths on links that are gone, and broken ones. Returns whether some are left for another try."""
+    """Moves paths off links that are down, begins broken ones anew. Returns whether some are left."""
     left = False
     for name, path in sorted(engine.paths.items()):
         if name in engine.running:
@@ -99,7 +99,7 @@ def repair(engine: Engine) -> bool:
 
 
 def look_after(engine: Engine, name: str) -> None:
-    """A path whose change is over: its links may have gone meanwhile."""
+    """Moves a path whose change is over, if one of its links went down meanwhile."""
     path = engine.paths.get(name)
     if path is None or name in engine.running or path.state == PathState.BROKEN:
         return
@@ -108,7 +108,7 @@ def look_after(engine: Engine, name: str) -> None:
 
 
 def _reroute(engine: Engine, path: Path) -> None:
-    """A link of the path is gone."""
+    """Moves a path onto its backup or another way, or closes it: one of its links is down."""
     down = [link for link in path.route.links if not engine.up([link])]
     cause = f"link {down[0]} is down"
     backup = path.backup
@@ -180,7 +180,7 @@ def _more_rate(engine: Engine, link: str, level: int) -> str | None:
 
 
 def _paths_at(engine: Engine, link: str, level: int) -> list[Path]:
-    """Paths of a queue that may be changed now, the largest first."""
+    """Returns paths of a queue that may be changed now, the largest first."""
     here = [
         path
         for name, path in engine.paths.items()

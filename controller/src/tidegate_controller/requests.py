@@ -16,17 +16,24 @@ from tidegate_controller.decide.tags import TagsUsedUp
 from tidegate_controller.decide.transactions import alter
 from tidegate_controller.engine import Engine, flow, numbers
 from tidegate_controller.model.decisions import Verdict
-from tidegate_controller.model.paths import Path, PathRequest, PathState
+from tidegate_controller.model.paths import Path, PathRequest, PathState, Route
 
 LONGEST_NAME = 200
 
 
 def requested(engine: Engine, asker: int, request: PathRequest) -> None:
-    """A path is wanted, or other terms of one."""
+    """Begins a path that was asked for, or a change to other terms; or refuses it."""
     reasons = _unfit(engine, request)
     before = engine.paths.get(request.name)
+    if not reasons and before is not None and before.request.lasting and not request.lasting:
+        # A host that asks for the same path takes nothing from the operator.
+        lasting = replace(request, lasting=True)
+        if lasting == before.request:
+            request = lasting
+        else:
+            reasons = (f"path {request.name}: an operator asked for it, so an operator has to change it",)
     if reasons:
-        engine.refuse(asker, request.name, "request", reasons)
+        engine.refuse(asker, request, "request", reasons)
     elif before is None or before.state == PathState.BROKEN:
         admit(engine, asker, request, before)
     elif before.request == request:
@@ -36,7 +43,7 @@ def requested(engine: Engine, asker: int, request: PathRequest) -> None:
 
 
 def released(engine: Engine, asker: int, name: str) -> None:
-    """A path is wanted no more."""
+    """Begins to release a path, now or after the change that is under way."""
     running, path = engine.running.get(name), engine.paths.get(name)
     if running is not None and running.release is None and running.verdict != Verdict.RELEASED:
         running.release = asker
@@ -56,14 +63,14 @@ def admit(engine: Engine, asker: int | None, request: PathRequest, before: Path 
         tag = engine.tags.take(reservation)
     except TagsUsedUp as used:
         if asker is not None:
-            engine.refuse(asker, name, "request", (str(used),))
+            engine.refuse(asker, request, "request", (str(used),))
         return False
     try:
         granted = engine.book.change([], [Wanted(reservation, request, routes)])[0]
     except Refused as refused:
         engine.tags.free(tag)
         if asker is not None:
-            engine.refuse(asker, name, "request", refused.reasons)
+            engine.refuse(asker, request, "request", refused.reasons)
         return False
     if before is None:
         engine.numbered += 1
@@ -76,10 +83,11 @@ def admit(engine: Engine, asker: int | None, request: PathRequest, before: Path 
 
 
 def protected(engine: Engine, path: Path) -> Path:
-    """The path with a backup, if one is wanted and fits."""
-    routes = react.disjoint(path.route, engine.ways(path.request)) if engine.settings.protect else []
-    if not routes:
+    """Returns the path, with a backup if one is wanted and fits."""
+    between = react.between(path.route)
+    if not engine.settings.protect or not between:
         return path
+    routes = [Route(way, path.route.level) for way in engine.ways(path.request, between)]
     try:
         granted = engine.book.change([], [Wanted(path.backup_reservation, path.request, routes)])[0]
     except Refused:
@@ -94,13 +102,13 @@ def _alter(engine: Engine, asker: int, before: Path, request: PathRequest) -> No
     try:
         tag = engine.tags.take(f"{request.name}#{before.generation + 1}")
     except TagsUsedUp as used:
-        engine.refuse(asker, request.name, cause, (str(used),))
+        engine.refuse(asker, request, cause, (str(used),))
         return
     try:
         altered = alter(engine.book, before, request, routes)
     except Refused as refused:
         engine.tags.free(tag)
-        engine.refuse(asker, request.name, cause, refused.reasons)
+        engine.refuse(asker, request, cause, refused.reasons)
         return
     in_place = bool(altered.narrow)
     if in_place and flow(request) == flow(before.request):
@@ -126,14 +134,14 @@ def _alter(engine: Engine, asker: int, before: Path, request: PathRequest) -> No
 
 
 def _unfit(engine: Engine, request: PathRequest) -> tuple[str, ...]:
-    """What is wrong with a request, before any arithmetic."""
+    """Returns what is wrong with a request, before any arithmetic."""
     name, settings, hosts = request.name, engine.settings, engine.newest.hosts
     source, target, key = hosts.get(request.source), hosts.get(request.target), request.key
     if not 0 < len(name) <= LONGEST_NAME:
         text = f"its name has 1 to {LONGEST_NAME} characters"
     elif source is None or target is None:
         unknown = request.source if source is None else request.target
-        text = f"host {unknown} is not registered"
+        text = f"host {unknown} is not in the configuration"
     elif (key.source, key.target) != (source.address, target.address):
         ours = f"{source.address} to {target.address}"
         text = f"its frames go from {key.source} to {key.target}; its hosts have {ours}"

@@ -26,7 +26,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Cores(command) => wait(cores::run(&client, command, json)),
         Command::Path(command) => path::run(command, json),
         Command::Topology(args) => topology::run(&args, json),
-        Command::Decisions(args) => decisions::run(&args, json),
+        Command::Decisions(args) => decisions::run(args, json),
         Command::Controller(command) => controller::run(command, json),
         Command::Capture(args) => wait(capture::run(&client, args)),
         Command::Libvirt(command) => wait(libvirt::run(&client, command, json)),

@@ -4,6 +4,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, PKCS_ECDSA_P256_SHA256,
     PublicKeyData, SignatureAlgorithm,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -14,7 +15,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
@@ -253,6 +254,22 @@ fn decisions_come_in_pages() {
         fake.requests().iter().map(|text| text.lines().next().unwrap().to_owned()).collect();
     let line = |after| format!("GET /v1/decisions?after={after}&limit=1000&path=a1%3Eb1 HTTP/1.1");
     assert_eq!(asked, [line(0), line(1000)]);
+}
+
+#[test]
+fn following_ends_well_at_ctrl_c() {
+    let decision =
+        json!({"number": 1, "time": 1.5, "path": "a", "cause": "b", "verdict": "kept", "reasons": []});
+    let fake = Fake::says(200, &json!({"decisions": [decision], "last": 1}));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(["decisions", "--follow", "--controller", &fake.url]);
+    command.env("TIDEGATE_OPERATOR", fake.folder.path().join("operator.toml"));
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut first = [0];
+    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    let id = Pid::from_child(&child);
+    kill_process(id, Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 #[test]

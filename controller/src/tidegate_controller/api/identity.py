@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from tidegate_controller.api.problem import Code, Problem
-from tidegate_controller.config.api import OPERATOR
+from tidegate_controller.config.api import OPERATOR, Api
 
 LONGEST_TOKEN = 4096
 
@@ -53,12 +53,22 @@ class Known(Protocol):
     def of(self, certificate: Mapping[str, Any] | None, authorization: str | None) -> Identity:
         """Who it is, by its checked certificate and the header `Authorization`."""
 
+    def take(self, api: Api) -> None:
+        """Takes hosts and tokens of a configuration that is read again."""
+
 
 class Identities:
     """All clients that there are."""
 
     def __init__(self, hosts: Iterable[str], tokens: Mapping[str, bytes], operator: bytes | None) -> None:
         """`tokens` and `operator` are SHA-256 of tokens."""
+        self._set(hosts, tokens, operator)
+
+    def take(self, api: Api) -> None:
+        """Takes hosts and tokens of a configuration that is read again."""
+        self._set(api.allowed, api.tokens, api.operator)
+
+    def _set(self, hosts: Iterable[str], tokens: Mapping[str, bytes], operator: bytes | None) -> None:
         self._hosts = frozenset(hosts)
         self._tokens = {digest: Identity(Kind.HOST, name) for name, digest in tokens.items()}
         if operator is not None:

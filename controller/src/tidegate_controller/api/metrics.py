@@ -95,6 +95,11 @@ class Watched(Collector):
             value=service.ignored,
         )
         yield self._decisions()
+        yield CounterMetricFamily(
+            f"{PREFIX}_refusals_unrecorded",
+            "Refused requests without a decision of their own: repeated, or too many of one host.",
+            value=engine.refusals.counted,
+        )
         yield from self._links()
 
     def _paths(self) -> Metric:

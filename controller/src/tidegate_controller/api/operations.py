@@ -167,6 +167,9 @@ class Operations:
         self._lead()
         path = self._known(call)
         self._own(call, path.request.source)
+        if call.who.kind == Kind.HOST and path.request.lasting:
+            text = f"path {path.request.name} stays until an operator releases it: an operator asked for it"
+            raise Problem(Code.FORBIDDEN, text)
         answer = await self._service.release(path.request.name)
         if answer.path is None:
             raise Problem(Code.NOT_FOUND, answer.reasons[0] if answer.reasons else "it is not there")

@@ -89,7 +89,7 @@ class Api:
                 f"operations without a handler, or the other way: {sorted(names ^ found.keys())}"
             )
         self._handlers = found
-        usual = Identities(config.hosts, config.api.tokens, config.api.operator)
+        usual = Identities(config.api.allowed, config.api.tokens, config.api.operator)
         self._identities: Known = identities or usual
         self._limits = {
             Kind.HOST: buckets.HOST,
@@ -106,6 +106,12 @@ class Api:
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
         self.port = 0
+
+    def take(self, config: Config) -> None:
+        """Takes hosts and tokens of a configuration that is read again; all else stays."""
+        self._config = config
+        self._identities.take(config.api)
+        self.service.take(config)
 
     def application(self) -> web.Application:
         """The routes of the file."""

@@ -63,6 +63,16 @@ class Service:
         self._refused: dict[str, object] = {}
         """What is in the log already."""
 
+    def take(self, config: Config) -> None:
+        """Takes hosts of a configuration that is read again. Those that are gone leave, with their paths."""
+        allowed = config.api.allowed
+        if self.leads:
+            for host in sorted(self.config.api.allowed.keys() - allowed.keys()):
+                self.leave(host)
+        self.config = config
+        self.registry.allow(allowed)
+        self.wake()
+
     # Who leads.
 
     @property
@@ -149,8 +159,11 @@ class Service:
     # Hosts.
 
     def register(self, host: str, one: Registration) -> None:
-        """A host announces itself."""
+        """A host announces itself. Raises `Problem`."""
         registry = self.registry
+        if not registry.allows(host):
+            # It went while its request came in.
+            raise Problem(Code.FORBIDDEN, f"host {host} is not in the controller's configuration")
         if not registry.registered(host):
             log.info("host %s registers", host)
         registry.register(host, one, self.runtime.now)

@@ -9,7 +9,7 @@ The proof goes along, so that a token which the operator replaces in the middle 
 the new one.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from tidegate_controller.api.identity import LONGEST_TOKEN, UNKNOWN, Identities,
 from tidegate_controller.api.operations import Call, Handler
 from tidegate_controller.api.problem import Code, Problem, busy
 from tidegate_controller.api.service import Service
+from tidegate_controller.config.api import Api
 from tidegate_controller.trust import Identity as Proof
 from tidegate_controller.trust import Problem as Refusal
 from tidegate_controller.trust import Role, Trust
@@ -25,10 +26,14 @@ from tidegate_controller.trust import Role, Trust
 class Trusted:
     """All clients of an API by TLS."""
 
-    def __init__(self, trust: Trust, hosts: Collection[str], operator: bytes | None) -> None:
-        """`hosts` are those that the controller began with; `operator` is SHA-256 of the operators' token."""
-        self._trust, self._hosts = trust, frozenset(hosts)
+    def __init__(self, trust: Trust, operator: bytes | None) -> None:
+        """`operator` is SHA-256 of the operators' token."""
+        self._trust = trust
         self._operators = Identities((), {}, operator)
+
+    def take(self, api: Api) -> None:
+        """Takes another token of the operators; of hosts, `Trust` knows."""
+        self._operators = Identities((), {}, api.operator)
 
     def of(self, certificate: Mapping[str, Any] | None, authorization: str | None) -> Identity:
         """Who it is. A token that is wrong counts, not the certificate beside it."""
@@ -48,9 +53,6 @@ class Trusted:
     def _found(self, proof: Proof) -> Identity:
         if proof.role == Role.OPERATOR:
             return Identity(Kind.OPERATOR, certified=True, proof=proof)
-        if proof.name not in self._hosts:
-            why = f"host {proof.name} came into the file after the controller's start: restart the controller"
-            return replace(UNKNOWN, why=why)
         return Identity(Kind.HOST, proof.name, certified=proof.serial is not None, proof=proof)
 
 

@@ -116,6 +116,8 @@ def _operator(section: Section) -> bytes | None:
         raise section.fault(
             key, f"{path} has {len(content)} bytes; a token of 16 to {LARGEST_TOKEN_FILE} is expected"
         )
+    if not all(0x20 < byte < 0x7F for byte in content):
+        raise section.fault(key, f"{path} has more than one word of visible ASCII: no client could send it")
     return hashlib.sha256(content).digest()
 
 

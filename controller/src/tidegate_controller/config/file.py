@@ -32,6 +32,8 @@ from tidegate_controller.trust.settings import TrustConfig
 LARGEST_FILE = 4 << 20
 LEAST_CAPACITY = 10_000_000
 """bit/s: the queues of levels, of best effort and of switches' own frames have a minimum each."""
+LEAST_HOLD = 0.1
+"""s."""
 TERMS = {
     "capacity": "rate",
     "reservable": "rate",
@@ -141,6 +143,8 @@ def _settings(paths: Section, bfd: bool) -> Settings:
     except (ValueError, TypeError) as error:
         raise paths.fault("marks", str(error)) from None
     hold = paths.quantity("hold", "time", "5s") / 1e9
+    if hold < LEAST_HOLD:
+        raise paths.fault("hold", f"is below {LEAST_HOLD * 1000:g}ms: paths would be changed all the time")
     protect = paths.take("protect", bool, "true or false", False)
     remedies = _remedies(paths)
     paths.end()

@@ -71,7 +71,7 @@ class Admission:
         self._ledger = Ledger(json.dumps([_link(link) for link in links]))
 
     def change(self, release: Sequence[str], reserve: Sequence[Wanted]) -> list[Granted]:
-        """Release and reserve, all or nothing. Raises `Refused`; nothing has changed then."""
+        """Releases and reserves, all or nothing. Raises `Refused`; nothing has changed then."""
         try:
             text = self._ledger.change(list(release), json.dumps([_wanted(one) for one in reserve]))
         except ValueError as error:
@@ -90,11 +90,11 @@ class Admission:
         return granted
 
     def reservations(self) -> list[str]:
-        """Names, in order."""
+        """Returns the names of all, in order."""
         return list(self._ledger.paths())
 
     def usage(self) -> list[dict[str, Any]]:
-        """What is reserved at each link."""
+        """Returns what is reserved at each link."""
         found = json.loads(self._ledger.usage())
         assert isinstance(found, list)
         return found
@@ -150,7 +150,7 @@ def _bytes(text: str) -> int:
 
 
 def _quantity(text: str, units: dict[str, int]) -> int:
-    """The whole number of base units that a decimal with a unit stands for."""
+    """Returns the whole number of base units that a decimal with a unit stands for."""
     digits = text.rstrip("abcdefghijklmnopqrstuvwxyzBKM")
     whole, _, fraction = digits.partition(".")
     scale: int = 10 ** len(fraction)

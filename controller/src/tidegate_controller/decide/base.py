@@ -10,9 +10,12 @@
 The rules are the same whichever paths there are, so a path that comes, goes or moves touches none of them.
 """
 
-from tidegate_controller.decide.marks import IPV4, IPV6, LLDP, Marks, Priority
+from tidegate_controller.decide.marks import Marks, Priority
 from tidegate_controller.model.intent import (
     BEST_EFFORT,
+    IPV4,
+    IPV6,
+    LLDP,
     OURS,
     Action,
     Goto,
@@ -28,7 +31,7 @@ from tidegate_controller.model.topology import Link, Topology
 
 
 def rules(topology: Topology, marks: Marks) -> dict[str, set[Rule]]:
-    """All rules of no path but those of broadcast, for each switch."""
+    """Returns all rules of no path but those of broadcast, for each switch."""
     found = {switch: {*_edge(switch, topology, marks), *_queue(marks)} for switch in topology.switches}
     for switch, addresses in _best_effort(topology).items():
         found[switch] |= {
@@ -68,7 +71,7 @@ def _queue(marks: Marks) -> set[Rule]:
 
 
 def _best_effort(topology: Topology) -> dict[str, dict[str, int]]:
-    """For each switch: the port of each host's MAC."""
+    """Returns for each switch the port of each host's MAC."""
     arriving: dict[str, list[Link]] = {switch: [] for switch in topology.switches}
     for link in sorted(topology.links):
         arriving[link.target.switch].append(link)
@@ -87,7 +90,7 @@ def _best_effort(topology: Topology) -> dict[str, dict[str, int]]:
 
 
 def _towards(end: str, arriving: dict[str, list[Link]]) -> dict[str, int]:
-    """The port of each other switch by which its shortest way to a switch leaves."""
+    """Returns the port of each other switch by which its shortest way to a switch leaves."""
     ports: dict[str, int] = {}
     edge = [end]
     for switch in edge:

@@ -59,11 +59,11 @@ class Basis:
 
     @property
     def tags(self) -> frozenset[int]:
-        """Ids that broadcast frames may carry now."""
+        """Returns ids that broadcast frames may carry now."""
         return frozenset(tree.tag for tree in (self._tree, self._old) if tree)
 
     def held(self) -> dict[str, set[Rule]]:
-        """What switches are to hold now."""
+        """Returns what switches are to hold now."""
         return self._held
 
     def follow(self, topology: Topology, tree: Tree) -> list[Order]:
@@ -81,14 +81,14 @@ class Basis:
         self._held = self._target(Phase.DELETE)
 
     def done(self, serial: int, switch: str) -> list[Order]:
-        """A switch has answered, or failed."""
+        """Goes on after a switch has answered, or failed."""
         if serial != self._serial or switch not in self._waiting:
             return []
         self._waiting.discard(switch)
         return [] if self._waiting else self._enter(AFTER[self.phase])
 
     def elapsed(self, serial: int) -> list[Order]:
-        """The time of a `Wait` is over."""
+        """Goes on after a `Wait`."""
         if serial != self._serial or self.phase != Phase.DRAIN:
             return []
         return self._enter(Phase.DELETE)
@@ -124,7 +124,7 @@ class Basis:
 
 
 def _merged(*parts: Rules) -> dict[str, set[Rule]]:
-    """All rules; of two with one key, the later part's."""
+    """Returns all rules; of two with one key, the later part's."""
     found: dict[str, dict[tuple[object, ...], Rule]] = {}
     for part in parts:
         for switch, rules in part.items():

@@ -47,13 +47,13 @@ class Book:
         return granted
 
     def names(self) -> list[str]:
-        """Of all reservations."""
+        """Returns the names of all reservations."""
         return self._admission.reservations()
 
     def held(self, name: str) -> Wanted:
-        """The request and route of a reservation."""
+        """Returns the request and route of a reservation."""
         return self._held[name]
 
     def usage(self) -> list[dict[str, object]]:
-        """What is reserved at each link."""
+        """Returns what is reserved at each link."""
         return self._admission.usage()

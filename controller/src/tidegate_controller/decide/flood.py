@@ -12,8 +12,19 @@ never mix, since they have different tags. (Consistent updates: Reitblatt et al.
 
 from dataclasses import dataclass
 
-from tidegate_controller.decide.marks import ARP, BROADCAST, ICMPV6, IPV6, Priority
-from tidegate_controller.model.intent import OURS, Action, Match, Output, PopTag, PushTag, Rule, Table
+from tidegate_controller.decide.marks import BROADCAST, ICMPV6, Priority
+from tidegate_controller.model.intent import (
+    ARP,
+    IPV6,
+    OURS,
+    Action,
+    Match,
+    Output,
+    PopTag,
+    PushTag,
+    Rule,
+    Table,
+)
 from tidegate_controller.model.topology import Link, Topology
 
 
@@ -27,7 +38,7 @@ class Tree:
 
 
 def spanning(topology: Topology) -> frozenset[Link]:
-    """Links of a spanning tree, of each part if the network is in parts."""
+    """Returns links of a spanning tree, of each part if the network is in parts."""
     reached: set[str] = set()
     tree: set[Link] = set()
     for root in sorted(topology.switches):
@@ -45,7 +56,7 @@ def spanning(topology: Topology) -> frozenset[Link]:
 
 
 def carry(tree: Tree, topology: Topology) -> dict[str, set[Rule]]:
-    """Rules for frames with the tree's tag."""
+    """Returns rules for frames with the tree's tag."""
     return {
         switch: {_rule(Priority.PATH, Match(tag=tree.tag), (*outputs(links), PopTag(), *outputs(hosts)))}
         for switch, links, hosts in _ports(tree, topology)
@@ -53,7 +64,7 @@ def carry(tree: Tree, topology: Topology) -> dict[str, set[Rule]]:
 
 
 def begin(tree: Tree, topology: Topology) -> dict[str, set[Rule]]:
-    """Rules that put broadcast frames of hosts onto the tree; below those of known destinations."""
+    """Returns rules that put broadcast frames of hosts onto the tree; below those of known destinations."""
     kinds = (
         (Priority.BROADCAST, Match(tag=0, eth_dst=BROADCAST)),
         (Priority.ARP, Match(tag=0, eth_type=ARP)),
@@ -67,12 +78,12 @@ def begin(tree: Tree, topology: Topology) -> dict[str, set[Rule]]:
 
 
 def outputs(ports: list[int]) -> tuple[Action, ...]:
-    """One output for each port. A switch never sends a frame back by the port that it came by."""
+    """Returns one output for each port. A switch never sends a frame back by the port that it came by."""
     return tuple(Output(port) for port in ports)
 
 
 def _ports(tree: Tree, topology: Topology) -> list[tuple[str, list[int], list[int]]]:
-    """For each switch: ports of the tree, and of hosts."""
+    """Returns for each switch ports of the tree, and of hosts."""
     between = {port for link in topology.links for port in (link.source, link.target)}
     hosts = {host.port for host in topology.hosts.values()} - between
     return [

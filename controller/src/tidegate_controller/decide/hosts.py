@@ -98,6 +98,10 @@ class Registry:
         """Whether its lease holds; `expire` ends leases."""
         return host in self._hosts
 
+    def allows(self, host: str) -> bool:
+        """Whether it may announce itself."""
+        return host in self._allowed
+
     def run(self, host: str) -> str | None:
         """The process of its agent."""
         there = self._hosts.get(host)
@@ -185,6 +189,15 @@ class Registry:
             for one in registration.arrivals
             if (terms := self._terms.get(one.remote)) is not None and terms[0] <= seen
         }
+
+    def allow(self, allowed: Mapping[str, Allowed]) -> None:
+        """Takes what hosts may announce from now on; those that may nothing any more leave."""
+        for host in sorted(self._hosts.keys() - allowed.keys()):
+            self.leave(host)
+        before, self._allowed = self._allowed, allowed
+        for host, there in sorted(self._hosts.items()):
+            if allowed[host] != before[host]:
+                self._replace(host, there)
 
     def leave(self, host: str) -> None:
         """A host ends its registration."""

@@ -1,10 +1,7 @@
-"""What each switch is to hold for the topology and the paths.
+"""What switches are to hold for a path.
 
 ```text
- Topology, Marks ─▶ base ───┐
- Tree, ... ───────▶ flood ──┤
- Path, ... ───────▶ Placed ─┼─▶ SwitchIntent of each switch
- LinkTerms ───────▶ queues ─┘
+ Path, Marks ─▶ Placed ─▶ SwitchIntent of each switch
 
  a path:  host ─▶ EDGE of the first switch: key ─▶ level's mark, + tag
                   WAY of each switch:  (port, tag) ─▶ port ... the last one: - tag, the request's mark ─▶ host
@@ -15,15 +12,13 @@ the path has a backup, the first switch chooses between the two ways by a fast-f
 ways have rules, told apart by their ports.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from tidegate_controller.decide import base, flood, queues
-from tidegate_controller.decide.admission import LinkTerms
-from tidegate_controller.decide.flood import Tree
-from tidegate_controller.decide.marks import UDP, Marks, Priority, cookie, ethertype
+from tidegate_controller.decide.marks import Marks, Priority, cookie, ethertype
 from tidegate_controller.model.intent import (
+    UDP,
     Action,
     Goto,
     Group,
@@ -38,7 +33,7 @@ from tidegate_controller.model.intent import (
     ToGroup,
 )
 from tidegate_controller.model.paths import Path, Route
-from tidegate_controller.model.topology import Port, Topology
+from tidegate_controller.model.topology import Port
 
 
 @dataclass(frozen=True)
@@ -63,12 +58,12 @@ class Placed:
 
     @property
     def switches(self) -> frozenset[str]:
-        """All that have a rule of it."""
+        """Returns all switches that have a rule of it."""
         return frozenset(self.rules)
 
 
 def hops(route: Route) -> list[Hop]:
-    """The switches of a route, in order."""
+    """Returns the switches of a route, in order."""
     steps = pairwise(route.links)
     found = []
     for arriving, leaving in steps:
@@ -78,7 +73,7 @@ def hops(route: Route) -> list[Hop]:
 
 
 def place(path: Path, marks: Marks) -> Placed:
-    """The rules of a path."""
+    """Returns the rules of a path."""
     request, number = path.request, cookie(path.number)
     way = hops(path.route)
     first, last = way[0], way[-1]
@@ -118,30 +113,6 @@ def place(path: Path, marks: Marks) -> Placed:
     return Placed(
         (first.switch, ingress), {switch: frozenset(held) for switch, held in rules.items()}, groups
     )
-
-
-def build(
-    topology: Topology,
-    paths: Iterable[Path],
-    marks: Marks,
-    trees: Iterable[Tree],
-    terms: Iterable[LinkTerms] = (),
-) -> dict[str, SwitchIntent]:
-    """All of all switches while nothing changes. Broadcast frames begin on the last tree."""
-    intents = {switch: SwitchIntent(held) for switch, held in base.rules(topology, marks).items()}
-    trees, paths, terms = list(trees), list(paths), list(terms)
-    parts = [flood.carry(tree, topology) for tree in trees]
-    parts += [flood.begin(tree, topology) for tree in trees[-1:]]
-    for part in parts:
-        for switch, held in part.items():
-            intents[switch].rules |= held
-    for path in paths:
-        put(intents, place(path, marks))
-    for port, rates in queues.queues(terms, paths, marks).items():
-        intents.setdefault(port.switch, SwitchIntent()).queues[port.number] = rates
-    for port in queues.watched(link.name for link in terms):
-        intents.setdefault(port.switch, SwitchIntent()).watched.add(port.number)
-    return intents
 
 
 def put(intents: dict[str, SwitchIntent], placed: Placed) -> None:

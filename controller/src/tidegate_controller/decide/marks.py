@@ -8,12 +8,10 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tidegate_controller.model.intent import MOST_LEVELS, OURS, OURS_MASK, queue_of
+from tidegate_controller.model.intent import IPV4, IPV6, MOST_LEVELS, OURS, queue_of
 
-IPV4, ARP, IPV6, LLDP = 0x0800, 0x0806, 0x86DD, 0x88CC
-"""EtherTypes (IEEE 802 numbers)."""
-UDP, ICMPV6 = 17, 58
-"""Protocols (IANA)."""
+ICMPV6 = 58
+"""Protocol (IANA)."""
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 
 
@@ -47,20 +45,15 @@ class Marks:
             raise ValueError(f"marks {self.levels}: each level needs a DSCP of its own, 1 to 63")
 
     def queue(self, level: int) -> int:
-        """The number of a level's queue."""
+        """Returns the number of a level's queue."""
         return queue_of(level)
 
 
 def cookie(path: int) -> int:
-    """The cookie of a path's rules; 0: of rules of no path."""
+    """Returns the cookie of a path's rules; 0: of rules of no path."""
     return OURS | path
 
 
-def path_of(cookie: int) -> int | None:
-    """The number of the path that a rule belongs to; 0: none. `None` if the rule is not ours."""
-    return cookie & ~OURS_MASK if cookie & OURS_MASK == OURS else None
-
-
 def ethertype(address: str) -> int:
-    """Of an address by its text."""
+    """Returns the EtherType of frames with this address."""
     return IPV6 if ":" in address else IPV4

@@ -69,7 +69,7 @@ class Update:
     """What one switch is to do; a barrier follows. New groups come before rules, old ones go after them."""
 
     serial: int
-    """Of the step: the answer carries it."""
+    """Number of the step: the answer carries it."""
     switch: str
     rules: frozenset[Rule] = frozenset()
     """A rule with the key of another one replaces it."""
@@ -98,12 +98,12 @@ class Held:
 
 
 def drain_time(bound: int) -> float:
-    """How long frames may be under way (s), of a path with this bound (ns)."""
+    """Returns how long frames may be under way (s), of a path with this bound (ns)."""
     return bound / 1e9 + MARGIN
 
 
 def key(rule: Rule) -> tuple[object, ...]:
-    """What a switch tells rules apart by."""
+    """Returns the fields by which a switch tells rules apart."""
     return (rule.table, rule.priority, rule.match)
 
 
@@ -136,35 +136,30 @@ class Change:
 
     @property
     def serial(self) -> int:
-        """Of the step."""
+        """Returns the number of the step."""
         return self._serial
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, one way or the other."""
+        """Returns whether it has ended, done or undone."""
         return self.stage in (Stage.DONE, Stage.UNDONE)
 
     @property
     def flipped(self) -> bool:
-        """Whether the flow takes the new way, for good."""
+        """Returns whether the flow takes the new way, for good."""
         return self.stage in (Stage.NOTICE, Stage.CLOSE, Stage.DRAIN, Stage.DELETE, Stage.DONE)
 
     @property
-    def undoing(self) -> bool:
-        """Whether it failed."""
-        return self.stage in (Stage.UNFLIP, Stage.UNDRAIN, Stage.UNDELETE, Stage.UNDONE)
-
-    @property
     def waits_for(self) -> frozenset[str]:
-        """Switches without which it cannot go on."""
+        """Returns the switches without which it cannot go on."""
         return frozenset(self._stuck)
 
     def start(self) -> list[Order]:
-        """The first orders."""
+        """Returns the first orders."""
         return self._enter(self.stage)
 
     def done(self, serial: int, switch: str) -> list[Order]:
-        """A switch has done its part of a step. Answers to steps that are over change nothing."""
+        """Goes on after a part of a step is done. Answers to steps that are over change nothing."""
         if serial != self._serial or switch not in self._waiting:
             return []
         self._waiting.discard(switch)
@@ -172,7 +167,7 @@ class Change:
         return [] if self._waiting else self._next()
 
     def failed(self, serial: int, switch: str) -> list[Order]:
-        """A switch refused, or vanished: how much it did is unknown."""
+        """Goes back, or waits: a switch refused, or vanished, and how much it did is unknown."""
         if serial != self._serial or switch not in self._waiting:
             return []
         if self.stage == Stage.INSTALL:
@@ -185,20 +180,20 @@ class Change:
         return []
 
     def elapsed(self, serial: int) -> list[Order]:
-        """The time of a `Wait` is over."""
+        """Goes on after a `Wait`."""
         if serial != self._serial or self.over or self._waiting:
             return []
         return self._next()
 
     def back(self, switch: str) -> list[Order]:
-        """A switch is there again: what it could not do is asked once more."""
+        """Asks a switch that is connected again for the part that it could not do."""
         if switch not in self._stuck:
             return []
         self._stuck.discard(switch)
         return [update for update in self._updates() if update.switch == switch]
 
     def present(self) -> dict[str, Held]:
-        """What switches are to hold of the path in this step."""
+        """Returns what switches are to hold of the path in this step."""
         held: dict[str, Held] = {}
         late, undone = Stage.DELETE, Stage.UNDELETE
         if self._old and self.stage not in (late, Stage.DONE):
@@ -214,11 +209,6 @@ class Change:
                 if self._old and not self._keys_differ():
                     held.setdefault(self._old.ingress[0], Held()).rules.add(self._old.ingress[1])
         return held
-
-    def holds(self) -> tuple[bool, bool]:
-        """Whether the reservations of the old and the new generation are needed."""
-        old, new = self._old is not None, self._new is not None
-        return old and self.stage != Stage.DONE, new and self.stage != Stage.UNDONE
 
     def _enter(self, stage: Stage) -> list[Order]:
         self._serial += 1
@@ -245,7 +235,7 @@ class Change:
         return self.stage == Stage.UNDRAIN or self._old is not None
 
     def _keys_differ(self) -> bool:
-        """Whether the ingress rules are two, not one that is replaced."""
+        """Returns whether the ingress rules are two, not one that is replaced."""
         if not self._old or not self._new:
             return True
         (old_switch, old), (new_switch, new) = self._old.ingress, self._new.ingress
@@ -280,7 +270,7 @@ class Change:
         )
 
     def _apart(self, one: Placed, other: Placed | None, adds: bool) -> list[Update]:
-        """Updates for all of one generation that the other one does not have."""
+        """Returns updates for all of one generation that the other one does not have."""
         updates = []
         for switch in sorted(one.switches | set(one.groups)):
             rules = one.rules.get(switch, frozenset())

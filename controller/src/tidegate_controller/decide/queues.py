@@ -40,19 +40,19 @@ class Loads:
         self._loads: dict[tuple[str, int], Load] = {}
 
     def know(self, terms: Mapping[str, LinkTerms]) -> None:
-        """Links that are new."""
+        """Counts with these links from now on."""
         self._terms = terms
 
     def add(self, path: Path) -> set[str]:
-        """A generation of a path. Returns its links."""
+        """Adds a generation of a path. Returns its links."""
         return self._count(path, 1)
 
     def remove(self, path: Path) -> set[str]:
-        """One that was added. Returns its links."""
+        """Removes one that was added. Returns its links."""
         return self._count(path, -1)
 
     def at(self, link: str, level: int) -> Load:
-        """Of one level."""
+        """Returns what is reserved for a level of a link."""
         return self._loads.get((link, level), Load())
 
     def _count(self, path: Path, sign: int) -> set[str]:
@@ -74,13 +74,13 @@ class Loads:
 
 
 def watched(links: Iterable[str]) -> set[Port]:
-    """Ports where a link between two switches begins."""
+    """Returns ports where a link between two switches begins."""
     between = {link for link in links if all(":" in end for end in link.split(">"))}
     return {port for link in between if (port := port_of(link)) is not None}
 
 
 def port_of(link: str) -> Port | None:
-    """The port of a switch where a link begins; `None`: it begins at a host."""
+    """Returns the port of a switch where a link begins; `None`: it begins at a host."""
     begin = link.partition(">")[0]
     return Port.parse(begin) if ":" in begin else None
 
@@ -88,7 +88,7 @@ def port_of(link: str) -> Port | None:
 def queues_of(
     link: LinkTerms, loads: Loads, marks: Marks, raised: Mapping[tuple[str, int], int]
 ) -> tuple[Queue, ...]:
-    """Queues of the port where a link begins: that of the switch's own frames, the levels, best effort.
+    """Returns queues of a link's first port: that of the switch's own frames, the levels, best effort.
 
     `raised` has the least rate (bit/s) for a link and level where more is needed than what is reserved.
     """
@@ -101,22 +101,3 @@ def queues_of(
     left = max(link.capacity - CONTROL_RATE - sum(queue.minimum for queue in real), LEAST)
     best = Queue(BEST_EFFORT, min(left, link.capacity), link.capacity, link.largest_frame, len(real))
     return (control_queue(len(real)), *real, best)
-
-
-def queues(
-    terms: Iterable[LinkTerms],
-    paths: Iterable[Path],
-    marks: Marks,
-    raised: Mapping[tuple[str, int], int] | None = None,
-) -> dict[Port, tuple[Queue, ...]]:
-    """Queues of the ports of all links that begin at a switch."""
-    by_name = {link.name: link for link in terms}
-    loads = Loads(by_name)
-    for path in paths:
-        loads.add(path)
-    ports = {link.name: port_of(link.name) for link in by_name.values()}
-    return {
-        port: queues_of(by_name[name], loads, marks, raised or {})
-        for name, port in ports.items()
-        if port is not None
-    }

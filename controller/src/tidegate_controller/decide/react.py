@@ -53,16 +53,16 @@ class Calm:
         self._told: dict[str, float] = {}
 
     def changed(self, path: str, time: float) -> None:
-        """A path has changed; frames of before may arrive until this time."""
+        """Notes a change of a path; frames of before may arrive until this time."""
         self._since[path] = time
 
     def forget(self, path: str) -> None:
-        """A path is gone."""
+        """Forgets a path that is gone."""
         self._since.pop(path, None)
         self._told.pop(path, None)
 
     def kept(self, path: str, missed: float, now: float) -> str | None:
-        """Why a miss at that time leads to no change; `None`: it may."""
+        """Returns why a miss at that time leads to no change; `None`: it may."""
         since = self._since.get(path)
         if since is None:
             return None
@@ -73,12 +73,12 @@ class Calm:
         return None
 
     def may(self, name: str, now: float) -> bool:
-        """Whether a path, or a port, was left alone for the hold time."""
+        """Returns whether a path, or a port, was left alone for the hold time."""
         since = self._since.get(name)
         return since is None or now >= since + self._hold
 
     def tell(self, path: str, now: float) -> bool:
-        """Whether a decision that changes nothing is worth a record: once per hold time."""
+        """Returns whether a decision that changes nothing is worth a record: once per hold time."""
         told = self._told.get(path)
         if told is not None and now < told + self._hold:
             return False
@@ -102,7 +102,7 @@ class Trends:
         self._seen: dict[tuple[Port, int], deque[QueueSample]] = {}
 
     def add(self, sample: QueueSample) -> None:
-        """One sample, in order of time."""
+        """Adds a sample; they come in order of time."""
         seen = self._seen.setdefault((sample.port, sample.queue), deque(maxlen=GROWING))
         if seen and sample.drops < seen[-1].drops:
             # The switch counts anew.
@@ -110,18 +110,18 @@ class Trends:
         seen.append(sample)
 
     def forget(self, port: Port, queue: int) -> None:
-        """After a reaction: what was seen before it does not count again."""
+        """Forgets all samples of a queue but the last: after a reaction they do not count again."""
         seen = self._seen.get((port, queue))
         while seen and len(seen) > 1:
             seen.popleft()
 
     def minimum(self, port: Port, queue: int) -> int | None:
-        """The rate that a queue was last seen with."""
+        """Returns the minimum that a queue was last seen with (bit/s)."""
         seen = self._seen.get((port, queue))
         return seen[-1].minimum if seen else None
 
     def shortage(self, port: Port, queue: int) -> Shortage | None:
-        """Whether a queue dropped frames, or fills."""
+        """Returns the shortage of a queue that dropped frames or fills."""
         seen = self._seen.get((port, queue))
         if not seen:
             return None
@@ -138,7 +138,7 @@ class Trends:
 
 @dataclass(frozen=True)
 class MoreRate:
-    """A queue's minimum is to be this."""
+    """The minimum that a queue is to have."""
 
     link: str
     level: int
@@ -154,7 +154,7 @@ def more_rate(
     seen: int | None,
     shortage: Shortage | None,
 ) -> MoreRate | None:
-    """What to set if a queue is below what is reserved, or short; mappings are by level.
+    """Returns what to set if a queue is below what is reserved, or short; mappings are by level.
 
     It never takes what other levels have reserved, nor what best effort is left with.
     """
@@ -178,7 +178,7 @@ def more_rate(
 
 
 def remedies(path: Path, ways: Iterable[tuple[str, ...]], allowed: frozenset[Remedy] = ALL) -> list[Route]:
-    """The same way at more urgent levels, the nearest first; then others at its level or more urgent ones.
+    """Returns the same way at more urgent levels, the nearest first; then others, at its level or such ones.
 
     Another way without a raise keeps the level.
     """
@@ -191,17 +191,14 @@ def remedies(path: Path, ways: Iterable[tuple[str, ...]], allowed: frozenset[Rem
 
 
 def elsewhere(
-    path: Path, ways: Iterable[tuple[str, ...]], links: frozenset[str], allowed: frozenset[Remedy] = ALL
+    path: Path, ways: Iterable[tuple[str, ...]], link: str, allowed: frozenset[Remedy] = ALL
 ) -> list[Route]:
-    """Ways without these links, at its level or more urgent ones."""
-    others = remedies(path, (way for way in ways if links.isdisjoint(way)), allowed)
-    return [route for route in others if links.isdisjoint(route.links)]
+    """Returns what `remedies` has of ways without this link."""
+    others = remedies(path, ways, allowed)
+    return [route for route in others if link not in route.links]
 
 
-def disjoint(route: Route, ways: Iterable[tuple[str, ...]]) -> list[Route]:
-    """Ways over other links between the switches, at the same level: for a backup."""
-    between = {link for link in route.links[1:-1]}
-    between |= {">".join(reversed(link.split(">"))) for link in between}
-    if not between:
-        return []
-    return [Route(way, route.level) for way in ways if between.isdisjoint(way)]
+def between(route: Route) -> frozenset[str]:
+    """Returns both directions of the links between switches: a backup takes none of them."""
+    links = route.links[1:-1]
+    return frozenset({*links, *(">".join(reversed(link.split(">"))) for link in links)})

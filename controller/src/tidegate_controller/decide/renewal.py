@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from tidegate_controller.decide.admission import Granted, LinkTerms, Refused
 from tidegate_controller.decide.book import Book
-from tidegate_controller.decide.transactions import reservations
+from tidegate_controller.decide.transactions import reservations, together
 from tidegate_controller.events import SaveChange
 from tidegate_controller.model.paths import Path, PathState
 
@@ -28,13 +28,14 @@ def renewed(terms: Iterable[LinkTerms], paths: Iterable[Path], changes: Iterable
             granted = book.change([], change.reserved)
             by_name = {wanted.reservation: one for wanted, one in zip(change.reserved, granted, strict=True)}
             for path in (change.old, change.new):
-                if path is not None and path.reservation in by_name:
-                    _compare(path, by_name[path.reservation])
+                found = [by_name[one] for one in path.reservations if one in by_name] if path else []
+                if path is not None and found:
+                    _compare(path, together(found))
             if change.old is not None:
                 changing.add(change.old.request.name)
         for path in paths:
             if path.state != PathState.BROKEN and path.request.name not in changing:
-                _compare(path, book.change([], reservations(path, path.request))[0])
+                _compare(path, together(book.change([], reservations(path, path.request))))
     except (Refused, ValueError) as error:
         return f"{error}"
     return ""

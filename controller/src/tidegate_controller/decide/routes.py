@@ -1,7 +1,7 @@
 """The routes that a path may take, the best first.
 
 ```text
- Topology ─▶ graph of switches ─▶ k shortest ways, no loops ─▶ x levels, the least urgent first ─▶ Route, ...
+ Topology ─▶ graph of switches ─▶ k shortest ways, no loops ─▶ parallel links ─▶ x levels ─▶ Route, ...
 ```
 """
 
@@ -11,10 +11,12 @@ from itertools import islice, pairwise
 import networkx
 
 from tidegate_controller.model.paths import Route
-from tidegate_controller.model.topology import Link, Topology
+from tidegate_controller.model.topology import Topology
 
 MOST_WAYS = 8
-"""So many ways are tried for one request."""
+"""So many ways are looked at for one request."""
+Links = dict[tuple[str, str], list[str]]
+"""Names of the parallel links from a switch to another one, in order."""
 
 
 class Routes:
@@ -24,42 +26,57 @@ class Routes:
         self._hosts = dict(topology.hosts)
         self._graph: networkx.DiGraph[str] = networkx.DiGraph()
         self._graph.add_nodes_from(topology.switches)
-        self._links: dict[tuple[str, str], Link] = {}
-        # Of parallel links the first counts: the others are found when that is down.
-        for link in sorted(topology.links, reverse=True):
+        self._links: Links = {}
+        for link in sorted(topology.links):
             ends = (link.source.switch, link.target.switch)
-            self._links[ends] = link
+            self._links.setdefault(ends, []).append(link.name)
             self._graph.add_edge(*ends)
 
     def ways(
         self, source: str, target: str, without: frozenset[str] = frozenset()
     ) -> Iterator[tuple[str, ...]]:
-        """Names of links from a host to another one, the fewest first; at most `MOST_WAYS`.
+        """Yields names of links from a host to another one, the fewest first; at most `MOST_WAYS`.
 
         Ways over the links `without` are left out. There are none between hosts that are not known, or apart.
         """
         begin, end = self._hosts.get(source), self._hosts.get(target)
         if begin is None or end is None or source == target:
             return
+        if begin.to_switch in without or end.to_host in without:
+            return
         first, last = begin.port.switch, end.port.switch
         if first == last:
-            switches: Iterable[list[str]] = [[first]]
-        elif networkx.has_path(self._graph, first, last):
-            switches = networkx.shortest_simple_paths(self._graph, first, last)
-        else:
+            yield (begin.to_switch, end.to_host)
             return
-        named = ((begin.to_switch, *self._between(way), end.to_host) for way in switches)
-        yield from islice((way for way in named if without.isdisjoint(way)), MOST_WAYS)
+        graph, links = self._left(without)
+        if networkx.has_path(graph, first, last):
+            between = _parallel(networkx.shortest_simple_paths(graph, first, last), links)
+            yield from ((begin.to_switch, *way, end.to_host) for way in islice(between, MOST_WAYS))
 
-    def _between(self, switches: list[str]) -> Iterator[str]:
-        pairs = pairwise(switches)
-        return (self._links[pair].name for pair in pairs)
+    def _left(self, without: frozenset[str]) -> tuple["networkx.DiGraph[str]", Links]:
+        """Returns what is left: each way that is found there counts, so that few are looked at."""
+        if not without:
+            return self._graph, self._links
+        left = {ends: [one for one in names if one not in without] for ends, names in self._links.items()}
+        graph = self._graph.copy()
+        graph.remove_edges_from([ends for ends, names in left.items() if not names])
+        return graph, left
 
 
-def candidates(ways: Iterable[tuple[str, ...]], levels: int, at_most: int | None = None) -> list[Route]:
-    """All ways at all levels: a short way at any level before a longer one, the least urgent level first.
+def _parallel(ways: Iterable[list[str]], links: Links) -> Iterator[tuple[str, ...]]:
+    """Yields each way over the first of parallel links everywhere, then over the second ones, and so on.
 
-    An urgent level is left to flows that need it. `at_most` leaves out less urgent levels than this one.
+    So each of the links is on one of the ways; mixtures of first and second links are not tried.
     """
-    least = levels - 1 if at_most is None else min(at_most, levels - 1)
-    return [Route(way, level) for way in ways for level in range(least, -1, -1)]
+    for switches in ways:
+        steps = [links[pair] for pair in pairwise(switches)]
+        for number in range(max(map(len, steps))):
+            yield tuple(names[number % len(names)] for names in steps)
+
+
+def candidates(ways: Iterable[tuple[str, ...]], levels: int) -> list[Route]:
+    """Returns all ways at all levels: a short way at any level before a longer one, the least urgent first.
+
+    An urgent level is left to flows that need it.
+    """
+    return [Route(way, level) for way in ways for level in range(levels - 1, -1, -1)]

@@ -1,7 +1,7 @@
-"""VLAN ids of paths' generations: taken, drained, free again.
+"""VLAN ids of paths' generations.
 
 ```text
- free ─take─▶ in use ─drain─▶ draining: frames may still carry it ─free─▶ free
+ free ─take, claim─▶ in use, until no frame and no rule has it ─free─▶ free, the last of all
 ```
 """
 
@@ -12,10 +12,8 @@ MOST = 4094
 class TagsUsedUp(Exception):
     """No id is free."""
 
-    def __init__(self, used: int, draining: int) -> None:
-        super().__init__(
-            f"all {used} VLAN ids for paths are in use, {draining} of them by frames under way: release one"
-        )
+    def __init__(self, used: int) -> None:
+        super().__init__(f"all {used} VLAN ids for paths are in use: release one")
 
 
 class Tags:
@@ -26,12 +24,11 @@ class Tags:
             raise ValueError(f"VLAN ids {first} to {last}: they are 1 to {MOST}")
         self._free = list(range(last, first - 1, -1))
         self._owners: dict[int, str] = {}
-        self._draining: set[int] = set()
 
     def take(self, owner: str) -> int:
-        """The id that was free the longest, or never used. Raises `TagsUsedUp`."""
+        """Takes the id that was free the longest, or never used. Raises `TagsUsedUp`."""
         if not self._free:
-            raise TagsUsedUp(len(self._owners), len(self._draining))
+            raise TagsUsedUp(len(self._owners))
         tag = self._free.pop()
         self._owners[tag] = owner
         return tag
@@ -45,24 +42,18 @@ class Tags:
         self._owners[tag] = owner
 
     def hand_on(self, tag: int, owner: str) -> None:
-        """The next generation keeps the way, and its id with it."""
+        """Gives an id to the next generation, which keeps the way."""
         self._in_use(tag)
         self._owners[tag] = owner
 
-    def drain(self, tag: int) -> None:
-        """No frame gets it any more; frames with it are under way."""
-        self._in_use(tag)
-        self._draining.add(tag)
-
     def free(self, tag: int) -> None:
-        """No frame and no rule has it any more."""
+        """Gives an id back that no frame and no rule has any more."""
         self._in_use(tag)
         del self._owners[tag]
-        self._draining.discard(tag)
         self._free.insert(0, tag)
 
     def owners(self) -> dict[int, str]:
-        """Who has which id."""
+        """Returns the generation that has each id in use."""
         return dict(self._owners)
 
     def _in_use(self, tag: int) -> None:

@@ -32,7 +32,7 @@ class Altered:
 
 
 def hull(old: PathRequest, new: PathRequest) -> PathRequest:
-    """Terms that cover both, in the name of the new ones."""
+    """Returns terms that cover both, in the name of the new ones."""
     return replace(
         new,
         rate=max(old.rate, new.rate),
@@ -75,7 +75,7 @@ def _in_place(book: Book, path: Path, after: Path) -> Altered:
     covering, narrow = reservations(after, both), reservations(after, after.request)
     book.change(path.reservations, covering)
     try:
-        granted = book.change(after.reservations, narrow)[0]
+        granted = together(book.change(after.reservations, narrow))
     except Refused:
         # Terms that contradict themselves may look sound beside the old ones.
         book.change(after.reservations, reservations(path, path.request))
@@ -84,8 +84,14 @@ def _in_place(book: Book, path: Path, after: Path) -> Altered:
     return Altered(granted, True, tuple(narrow))
 
 
+def together(grants: Sequence[Granted]) -> Granted:
+    """Returns the first grant, a path's, with the bound and burst that cover all: those of a backup, too."""
+    bound, burst = max(one.bound for one in grants), max(one.far_burst for one in grants)
+    return replace(grants[0], bound=bound, far_burst=burst)
+
+
 def reservations(path: Path, request: PathRequest) -> list[Wanted]:
-    """Those of a path as it is."""
+    """Returns those of a path as it is."""
     wanted = [Wanted(path.reservation, request, [path.route])]
     if path.backup is not None:
         wanted.append(Wanted(path.backup_reservation, request, [path.backup]))

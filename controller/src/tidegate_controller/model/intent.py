@@ -16,6 +16,10 @@ frames which a rule forgot are slow, and harm no other.
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+IPV4, ARP, TAG_TYPE, IPV6, LLDP = 0x0800, 0x0806, 0x8100, 0x86DD, 0x88CC
+"""EtherTypes (IEEE 802 numbers)."""
+TCP, UDP = 6, 17
+"""Protocols (IANA)."""
 CONTROL = 0
 """The queue of frames that no rule has put into another one."""
 CONTROL_RATE = 2_000_000

@@ -17,9 +17,14 @@ from os_ken.ofproto import ofproto_v1_3 as of
 from os_ken.ofproto import ofproto_v1_3_parser as osken
 
 from tidegate_controller.model.intent import (
+    IPV4,
+    IPV6,
     OUR_GROUPS,
     OURS,
     OURS_MASK,
+    TAG_TYPE,
+    TCP,
+    UDP,
     Action,
     Goto,
     Group,
@@ -35,9 +40,6 @@ from tidegate_controller.model.intent import (
 )
 from tidegate_controller.openflow.change import Change
 from tidegate_controller.openflow.wire import HEADER
-
-IPV4, IPV6, TAG_TYPE = 0x0800, 0x86DD, 0x8100
-TCP, UDP = 6, 17
 
 
 class _Datapath:

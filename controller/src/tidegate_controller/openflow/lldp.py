@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from heapq import heappop, heappush
 
+from tidegate_controller.model.intent import LLDP
 from tidegate_controller.model.topology import Link, Port
 
 MULTICAST = bytes.fromhex("0180c200000e")
 """Nearest bridge: standard switches do not forward frames to it."""
-ETHER_TYPE = 0x88CC
 OUR_OUI = bytes.fromhex("027467")
 """Locally administered: no organisation has it."""
 TAG = 32
@@ -44,7 +44,7 @@ _NUMBERED = struct.Struct("!3sBQ")
 
 def is_lldp(frame: bytes) -> bool:
     """Returns whether a frame is LLDP, ours or another's."""
-    return frame[12:14] == ETHER_TYPE.to_bytes(2)
+    return frame[12:14] == LLDP.to_bytes(2)
 
 
 def _tlv(kind: int, content: bytes) -> bytes:
@@ -115,7 +115,7 @@ class Discovery:
         return frames
 
     def _frame(self, port: Port, sequence: int) -> bytes:
-        body = _ETHERNET.pack(MULTICAST, OUR_OUI + port.number.to_bytes(4)[1:], ETHER_TYPE)
+        body = _ETHERNET.pack(MULTICAST, OUR_OUI + port.number.to_bytes(4)[1:], LLDP)
         body += _tlv(_CHASSIS, _LOCALLY_ASSIGNED + port.switch.encode())
         body += _tlv(_PORT, _LOCALLY_ASSIGNED + str(port.number).encode())
         body += _tlv(_TTL, max(1, round(self.interval * CONFIRMATIONS)).to_bytes(2))

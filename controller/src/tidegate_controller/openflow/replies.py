@@ -17,6 +17,10 @@ from typing import Any
 from os_ken.ofproto import ofproto_v1_3 as of
 
 from tidegate_controller.model.intent import (
+    IPV4,
+    TAG_TYPE,
+    TCP,
+    UDP,
     Action,
     Goto,
     Group,
@@ -31,7 +35,6 @@ from tidegate_controller.model.intent import (
     ToController,
     ToGroup,
 )
-from tidegate_controller.openflow.codec import IPV4, TAG_TYPE, TCP, UDP
 from tidegate_controller.openflow.wire import HEADER, Malformed, Message, items, need, records
 
 BODY = HEADER.size

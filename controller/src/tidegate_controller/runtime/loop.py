@@ -188,6 +188,14 @@ class Runtime:
     def _may(self) -> bool:
         return self._election is None or self._election.holds
 
+    def take(self, config: Config) -> None:
+        """Takes hosts that are new in a configuration that is read again."""
+        before, self._config = self._config, config
+        fresh = {name: host for name, host in config.hosts.items() if name not in before.hosts}
+        if fresh and self.leading:
+            self._seen.attach(fresh, self.now)
+            self._look(config.terms)
+
     def rechecked(self) -> None:
         """Certificates, or what is revoked, are other ones."""
         if self._trust is not None:

@@ -32,6 +32,8 @@ class Seen:
         self._links = frozenset(links)
         self._hosts = dict(hosts)
         self._closed = {host.port for host in hosts.values()}
+        self._there: dict[str, set[Port]] = {}
+        """Ports of each switch that are up."""
         self._switches = set(before.switches)
         self._crossed = set(before.links) & self._links
         self._since: dict[str, float] = {}
@@ -49,6 +51,13 @@ class Seen:
         }
         return Topology(set(self._switches), up, dict(self._hosts))
 
+    def attach(self, hosts: Mapping[str, Attachment], now: float) -> None:
+        """Takes hosts that are new in the configuration: no LLDP goes to their ports any more."""
+        self._hosts |= hosts
+        self._closed |= {host.port for host in hosts.values()}
+        for switch in {host.port.switch for host in hosts.values()}:
+            self._open(switch, now)
+
     def session(self, switch: str, now: float) -> None:
         """A switch has a session."""
         self._switches.add(switch)
@@ -63,7 +72,13 @@ class Seen:
         known = {end for link in self._links for end in (link.source, link.target) if end.switch == switch}
         there = {Port(switch, number) for number, works in up.items() if works}
         self._down = {port for port in self._down if port.switch != switch} | (known - there)
-        self.discovery.set_ports(switch, [port.number for port in there - self._closed], now)
+        self._there[switch] = there
+        self._open(switch, now)
+
+    def _open(self, switch: str, now: float) -> None:
+        """Serves ports with LLDP."""
+        open_ports = self._there.get(switch, set()) - self._closed
+        self.discovery.set_ports(switch, [port.number for port in open_ports], now)
 
     def bfd(self, port: Port, hears: bool) -> None:
         """BFD of a port hears the other end, or lost it."""

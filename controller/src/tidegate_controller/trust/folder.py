@@ -26,11 +26,11 @@ OURS = ("ca", "server", OPERATOR, "key-encryption")
 """Names of files that no switch's may replace."""
 
 STARTER = """\
-# The controller of the network. Fill in switches, links and hosts: controller/README.md of Tidegate.
+# The controller of the network. Fill in switches, links and hosts: docs/reference/controller.md of Tidegate.
 
 [openflow]
-listen = "0.0.0.0:6653"
-tls = true                        # certificates: tidegate-controller certificate s1 --switch
+listen = "0.0.0.0:6653"           # where switches connect
+tls = true                        # certificates: tidegate-controller certificate s1
 
 [api]
 listen = "0.0.0.0:6654"           # where hosts and operators ask
@@ -43,17 +43,30 @@ folder = "{folder}"
 rotate = "24h"
 overlap = "1h"
 
+[terms]                           # of all links and hosts' ports; each may state its own
+capacity = "1Gbit"
+reservable = "500Mbit"
+levels = [{{ delay = "200us", frames = 5000 }}, {{ delay = "2ms", frames = 5000 }}]
+
 # [switches.s1]
-# datapath = "0000000000000001"
-# database = "ssl:10.0.0.11:6640"
+# datapath = "0000000000000001"   # ovs-vsctl get bridge s1 datapath-id
+# database = "ssl:10.0.0.11:6640" # ovs-vsctl set-manager pssl:6640
+
+# [switches.s2]
+# datapath = "0000000000000002"
+# database = "ssl:10.0.0.12:6640"
+
+# [[links]]
+# between = ["s1:1", "s2:1"]
 {hosts}"""
 HOST = """
 # [hosts.{name}]
 # token = "{digest}"
-# segments = [100]
-# port = "s1:2"
-# address = "10.1.0.1"
-# mac = "02:00:00:00:00:01"
+# port = "s1:{port}"
+# address = "10.1.{high}.{low}"            # of its outer frames
+# mac = "02:00:00:00:{high:02x}:{low:02x}"       # of its uplink
+# segments = [100]                # in which it may announce vNICs, and whose keys it gets
+# macs = ["02:00:0a:{high:02x}:{low:02x}:00/40"] # of these vNICs
 """
 
 
@@ -92,9 +105,14 @@ def init(folder: Path, names: Sequence[str], hosts: Sequence[str], now: float) -
     for name, text in files.items():
         create(folder / name, text)
     if not (folder / "controller.toml").exists():
-        tables = "".join(HOST.format(name=token.host, digest=secret.digest(token.text)) for token in tokens)
+        tables = "".join(_table(number, token) for number, token in enumerate(tokens, 1))
         create(folder / "controller.toml", STARTER.format(folder=folder, hosts=tables).encode())
     return tokens
+
+
+def _table(number: int, token: Token) -> str:
+    high, low = divmod(number, 256)
+    return HOST.format(name=token.host, digest=secret.digest(token.text), port=number + 1, high=high, low=low)
 
 
 def certificate(

@@ -119,6 +119,8 @@ impl NetworkPlace {
         let state = std::mem::take(&mut self.rest).for_link(&to.host, is_same, Instant::now());
         match Link::start(to, state, &self.open, &self.ports, self.left.take()) {
             Ok(link) => {
+                // What was not reported yet.
+                link.report(self.misses.totals().clone());
                 self.link = Some(link);
                 Ok(())
             }
@@ -371,7 +373,7 @@ impl Place for NetworkPlace {
                 .map(|(name, entry)| (name.clone(), entry.wanted.clone()))
                 .collect(),
             faults: self.faults.clone(),
-            seen: self.misses.last().cloned(),
+            seen: self.misses.last().clone(),
         });
         Ok((observed, facts))
     }

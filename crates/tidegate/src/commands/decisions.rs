@@ -6,13 +6,15 @@
 //!       └── --follow: once a second, after the last number
 //! ```
 
+use crate::commands::runtime::wait;
 use crate::exit::{self, Code, Failure};
 use crate::network::answer::shown;
 use crate::network::reach::Reach;
-use std::thread::sleep;
+use std::thread::{sleep, spawn};
 use std::time::Duration;
-use tidegate_controller_api::client::Error;
+use tidegate_controller_api::client::{Client, Error};
 use tidegate_controller_api::{Decision, Decisions, ProblemCode, Verdict};
+use tokio::sync::oneshot;
 
 /// Decisions in one answer.
 const PAGE: u32 = 1000;
@@ -38,8 +40,27 @@ pub struct Args {
     reach: Reach,
 }
 
-pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+pub fn run(args: Args, json: bool) -> Result<(), Failure> {
     let client = args.reach.client()?;
+    if !args.follow {
+        return print_all(&client, &args, json);
+    }
+    // The client blocks, so it has a thread of its own, which ends with the process.
+    let asked = async {
+        let (sender, ended) = oneshot::channel();
+        spawn(move || sender.send(print_all(&client, &args, json)));
+        ended.await.unwrap_or_else(|_| Err(Failure::failed("the look at decisions broke off")))
+    };
+    wait(async {
+        tokio::select! {
+            biased;
+            _ = tokio::signal::ctrl_c() => Ok(()),
+            result = asked => result,
+        }
+    })
+}
+
+fn print_all(client: &Client, args: &Args, json: bool) -> Result<(), Failure> {
     let mut after = args.after;
     let mut failures = 0;
     loop {

@@ -145,6 +145,10 @@ struct Lab {
     network: Network,
     vnics: Vec<Vnic>,
     evidence: Evidence,
+    /// Of the switch.
+    started: u64,
+    /// By a plan before.
+    refused: Vec<&'static str>,
 }
 
 fn place(folder: &Path, said: &Arc<Said>, ports: &PairPorts) -> NetworkPlace {
@@ -169,13 +173,28 @@ impl Lab {
         let remotes = vec![testing::remote("plc9")];
         let network = Network { uplinks: vec![uplink], remotes, keys: vec![], controller: Some(controller) };
         let place = place(folder, &said, &ports);
-        Self { place, said, ports, network, vnics: vec![plc1()], evidence: Evidence::empty("a test") }
+        Self {
+            place,
+            said,
+            ports,
+            network,
+            vnics: vec![plc1()],
+            evidence: Evidence::empty("a test"),
+            started: 1,
+            refused: vec![],
+        }
     }
 
     fn plan(&mut self) -> Result<Vec<NetworkAction>, Vec<Refusal>> {
         let (observed, facts) = self.place.observe(&[]).unwrap();
         let written: Vec<&Vnic> = self.vnics.iter().collect();
-        let work = HostWork { written, evidence: vec![&self.evidence], ..HostWork::default() };
+        let work = HostWork {
+            written,
+            evidence: vec![&self.evidence],
+            switch_started: Some(self.started),
+            refused: self.refused.iter().copied().collect(),
+            ..HostWork::default()
+        };
         let wanted = Wanted {
             host: &Host::default(),
             network: &self.network,
@@ -268,7 +287,7 @@ fn a_change_has_its_path_when_it_is_in_force() {
     let Lab { said, ports, network, vnics, evidence, .. } = lab;
     said.registrations.lock().unwrap().clear();
     let place = place(folder.path(), &said, &ports);
-    let mut lab = Lab { place, said, ports, network, vnics, evidence };
+    let mut lab = Lab { place, said, ports, network, vnics, evidence, started: 1, refused: vec![] };
     let asks =
         |action: &NetworkAction| matches!(action, NetworkAction::Ask { .. } | NetworkAction::Release { .. });
     assert!(!lab.plan().unwrap().iter().any(asks), "they are on record");
@@ -357,6 +376,14 @@ fn what_cannot_be_keyed_is_refused_or_noted() {
         "{why}"
     );
     assert!(why.ends_with("or write on-refused = \"best-effort\""), "{why}");
+    // In force already, as by files: the others have their paths, and it says why it has none.
+    lab.refused = vec!["plc1"];
+    let noted = lab.plan().unwrap();
+    let is_note =
+        |action: &NetworkAction| matches!(action, NetworkAction::Note(faults) if faults.contains_key("plc1"));
+    assert!(noted.iter().any(is_note), "{noted:?}");
+    assert!(noted.iter().any(|action| matches!(action, NetworkAction::Announce { .. })), "{noted:?}");
+    lab.refused = vec![];
     lab.vnics[0].on_refused = Some(OnRefused::BestEffort);
     assert_eq!(lab.change(), Ok(()));
     assert!(lab.unpromised().unwrap().starts_with("no path through the network can be asked for"));
@@ -399,6 +426,11 @@ fn late_frames_are_reported_as_totals() {
         all.last().map(|late| (late.paths[0].name.clone(), late.paths[0].total, late.paths[0].worst))
     };
     lab.until("all late frames", |lab| total(lab) == Some(("plc9>plc1".into(), 6, 9000)));
+    // A switch that is started anew counts from 0, and may have reached the old count.
+    lab.started += 1;
+    set(&mut lab, 2, 0);
+    lab.repair();
+    lab.until("those of another switch", |lab| total(lab) == Some(("plc9>plc1".into(), 8, 9000)));
     let reports = lab.said.late.lock().unwrap().len();
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(lab.said.late.lock().unwrap().len(), reports, "nothing is new");

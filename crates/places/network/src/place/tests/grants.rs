@@ -79,6 +79,8 @@ fn more_than_was_granted_has_no_port_of_its_own() {
         network,
         vnics,
         evidence,
+        started: 1,
+        refused: vec![],
     };
     lab.said.away.store(false, Ordering::SeqCst);
     assert_eq!(lab.change(), Ok(()));
