@@ -30,7 +30,7 @@ from tidegate_controller.runtime.loop import Busy, Runtime
 LOOK = 0.2
 """s between two looks at paths and leases."""
 ANSWER = 4.0
-"""s after which a question whose change is still under way is answered with that: before a host gives up, at 5 s."""
+"""s after which a question whose change is still under way is answered with that; hosts give up at 5 s."""
 PART = 64
 """Records of misses between which others have their turn."""
 

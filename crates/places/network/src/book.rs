@@ -60,7 +60,7 @@ pub struct Entry {
     asking: Option<PathRequest>,
     /// When the last answer came.
     since: Instant,
-    /// What the network has for it, as far as is known, also from a process before this one.
+    /// What the network is known to have for it, also from a process before this one.
     granted: Option<PathRequest>,
     /// The last pause; none after a grant.
     pause: Option<Duration>,
@@ -297,7 +297,7 @@ impl Book {
 }
 
 impl Entry {
-    /// Returns what the network has for it, as far as is known.
+    /// Returns what the network is known to have for it.
     pub fn granted(&self) -> Option<&PathRequest> {
         self.granted.as_ref()
     }

@@ -168,3 +168,22 @@ fn trouble(error: Error) -> Trouble {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("token");
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        for path in [&fifo, folder.path(), Path::new("/dev/zero")] {
+            let why = read(path).unwrap_err();
+            assert!(why.ends_with("which [controller] names, is no regular file"), "{why}");
+        }
+        fs::write(folder.path().join("right"), "secret").unwrap();
+        assert_eq!(read(&folder.path().join("right")).unwrap(), b"secret");
+    }
+}

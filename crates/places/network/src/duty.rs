@@ -141,7 +141,7 @@ impl State {
         }
     }
 
-    /// Returns whether this host's registration holds, as far as is known at `now`.
+    /// Returns whether this host's registration is known to hold at `now`.
     pub fn is_leased(&self, now: Instant) -> bool {
         self.lease_end.is_some_and(|end| now < end)
     }

@@ -16,7 +16,8 @@
 //! - `arrivals`: what this host says about senders of other hosts (pure)
 //! - `request`: from terms, View and source port to a request (pure)
 //! - `book`: the paths that are wanted, and when each is asked for (pure)
-//! - `standing`: how a path stands, in words (pure)
+//! - `standing`: how a path stands with the controller (pure)
+//! - `shown`: the same in words (pure)
 //! - `news`: a View with what is looked up in it (pure)
 //! - `misses`: late frames, as totals of this process (pure)
 //! - `duty`: what is to be asked next, and what an answer means (pure)
@@ -39,6 +40,7 @@ mod plan;
 mod record;
 mod registration;
 mod request;
+mod shown;
 mod standing;
 
 pub use controller::{Asks, Open, Trouble};

@@ -13,7 +13,7 @@ use crate::book::{Standing, WantedPath};
 use crate::controller::{Asks, Open};
 use crate::duty::{Duty, State};
 use crate::news::News;
-use crate::standing::BUSY;
+use crate::shown::BUSY;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;

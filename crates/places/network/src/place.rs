@@ -8,7 +8,7 @@ use crate::link::{self, Link};
 use crate::misses::Misses;
 use crate::plan::{self, Facts};
 use crate::record::Record;
-use crate::standing::Now;
+use crate::shown::Now;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
