@@ -83,6 +83,7 @@ class State:
             "far_burst": request["burst"] * 2,
             "misses": 0,
             "reasons": [],
+            "lasting": False,
         }
         self.version += 1
         return self.paths[name]

@@ -174,7 +174,7 @@ impl Agent {
         let lock = (lock::Lock::take(state)?, lock::NamespaceLock::take()?);
         let (commands, received) = mpsc::channel();
         let wake = commands.clone();
-        let wake = Arc::new(move || drop(wake.send(Command::Repair)));
+        let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(move || drop(wake.send(Command::Repair)));
         let offering = commands.clone();
         let offers = Offers::new(move |offer| {
             let ends = |_| "the agent ends".to_owned();
@@ -182,7 +182,7 @@ impl Agent {
             offering.send(Command::Offer { offer: Box::new(offer), reply }).map_err(|_| ends(()))?;
             taken.blocking_recv().map_err(|_| ends(()))?.map_err(|error| error.to_string())
         });
-        let (pair_ports, ring) = (PairPorts::default(), KeyRing::default());
+        let (pair_ports, ring) = (PairPorts::new(wake.clone()), KeyRing::default());
         let key_ring = ring.clone();
         let installations = install(&Site { state, paths: &paths, wake, pair_ports, key_ring, offers })?;
         let capture = installations.iter().find_map(|place| place.capture.clone());

@@ -141,8 +141,13 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// Finds the paths that the deadlines of `set` need at the uplinks of `controller`.
-pub fn network_paths(set: &ContractSet<'_>, controller: &Controller) -> NetworkPaths {
+/// Finds the paths that the deadlines of `set` need at the uplinks of `controller`. Of more pairs than an uplink has ports
+/// for, those of the lowest `age` are kept.
+pub fn network_paths(
+    set: &ContractSet<'_>,
+    controller: &Controller,
+    age: impl Fn(&PathTerms) -> u8,
+) -> NetworkPaths {
     let mut found = NetworkPaths::default();
     let tables = Tables::of(set);
     let mut vnics: Vec<&Vnic> = set.vnics.iter().filter(|vnic| vnic.is_realtime()).collect();
@@ -150,7 +155,7 @@ pub fn network_paths(set: &ContractSet<'_>, controller: &Controller) -> NetworkP
     for vnic in vnics {
         of_vnic(&mut found, &tables, controller, vnic);
     }
-    crowded(&mut found);
+    crowded(&mut found, age);
     found
 }
 
@@ -241,7 +246,14 @@ fn terms(
             peer.name
         ));
     }
-    let added = uplink.encapsulation() + if peer.stamps { STAMP } else { 0 };
+    if !peer.stamps {
+        return Err(format!(
+            "peer {} has stamps = false, and only frames with stamps have a source port of their pair; take that away, or \
+             take the peer out of the network of the controller",
+            peer.name
+        ));
+    }
+    let added = uplink.encapsulation() + STAMP;
     let bunched = (u128::from(rate.bits()) * u128::from(own.get())).div_ceil(1_000_000_000);
     let burst = on_wire(u128::from(burst.get()) * 8 + bunched, added).div_ceil(8);
     let largest = (vnic.largest_frame() + added).min(uplink.largest_frame());
@@ -274,14 +286,22 @@ fn terms(
     })
 }
 
-/// Turns the last pairs of an uplink with more than [`MOST_PAIRS`] into faults.
-fn crowded(found: &mut NetworkPaths) {
-    let mut counts = BTreeMap::<String, usize>::new();
-    let NetworkPaths { terms, faults } = found;
-    terms.retain(|terms| {
-        let count = counts.entry(terms.uplink.clone()).or_default();
-        *count += 1;
-        if *count > MOST_PAIRS {
+/// Turns the youngest pairs of an uplink with more than [`MOST_PAIRS`] into faults: a new pair takes no other's path.
+fn crowded(found: &mut NetworkPaths, age: impl Fn(&PathTerms) -> u8) {
+    let mut by_uplink = BTreeMap::<&str, Vec<(u8, usize)>>::new();
+    for (at, terms) in found.terms.iter().enumerate() {
+        by_uplink.entry(&terms.uplink).or_default().push((age(terms), at));
+    }
+    let mut excess = BTreeSet::new();
+    for mut pairs in by_uplink.into_values().filter(|pairs| pairs.len() > MOST_PAIRS) {
+        pairs.sort_unstable();
+        excess.extend(pairs.into_iter().skip(MOST_PAIRS).map(|(_, at)| at));
+    }
+    let (mut at, faults) = (0, &mut found.faults);
+    found.terms.retain(|terms| {
+        let is_excess = excess.contains(&at);
+        at += 1;
+        if is_excess {
             let reason = format!(
                 "more than {MOST_PAIRS} pairs of vNICs have a deadline over uplink {}, and no further one has a source port \
                  of its own; take deadlines away, or add another uplink",
@@ -290,7 +310,7 @@ fn crowded(found: &mut NetworkPaths) {
             let (vnic, remote) = (terms.vnic.clone(), Some(terms.remote.clone()));
             faults.push(PathFault { vnic, remote, reason });
         }
-        *count <= MOST_PAIRS
+        !is_excess
     });
 }
 

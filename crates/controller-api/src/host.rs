@@ -131,7 +131,7 @@ pub struct PathMisses {
     pub name: String,
     /// Since the agent began.
     pub total: u64,
-    /// The longest time beyond the deadline since the last report, ns.
+    /// The longest time beyond the deadline since the agent began, or the host switch if that began before, ns.
     pub worst: u64,
     /// When the last one arrived, Unix time, s.
     pub last: f64,

@@ -91,6 +91,8 @@ pub struct Path {
     pub misses: u64,
     /// Why it is in this state.
     pub reasons: Vec<String>,
+    /// An operator asked for it: it does not end with its host's lease, and hosts leave it alone.
+    pub lasting: bool,
 }
 
 /// All paths.

@@ -13,7 +13,7 @@ pub struct NetworkPath {
     pub vnic: String,
     /// The other one.
     pub remote: String,
-    /// How it is: `asked`, `waiting`, `refused`, `unreachable`, `impossible`, or as the controller says, such as `active`.
+    /// How it is: `asked`, `waiting`, `refused`, `unreachable`, or as the controller says, such as `active`.
     pub state: String,
     /// Whether the deadline holds over the network.
     pub promised: bool,

@@ -35,7 +35,7 @@
 //! - [`host`]: CPUs and budgets that several places take from
 //! - `refusal`: reasons for a "no", and for a failure
 //! - [`installed`]: a place whose types only it knows
-//! - `pair_ports`: source ports of real-time pairs
+//! - `pair_ports`: source ports of real-time pairs, and which pairs may use theirs
 //! - `key_ring`: keys of segments that the network's controller gives
 //! - [`offer`]: tables that a place learns elsewhere
 //! - `site`: the installation of a place at an agent
@@ -61,7 +61,7 @@ pub use installed::Installed;
 pub use key_ring::KeyRing;
 pub use observed::{Observed, ObservedUplink, ObservedVnic, PlaceProgram};
 pub use offer::{Offer, Offers, Taken};
-pub use pair_ports::PairPorts;
+pub use pair_ports::{Pair, PairPorts};
 pub use place::{Capabilities, Capture, Place, Plan};
 pub use refusal::{PlaceError, Refusal};
 pub use site::{Installation, Site};

@@ -1,6 +1,7 @@
 //! The state that the contracts ask for.
 
 use crate::host::Claim;
+use std::collections::BTreeSet;
 use tidegate_contract::{Controller, Host, Remote, SegmentKey, Uplink, Vnic};
 use tidegate_cores::directions::Directions;
 use tidegate_cores::stage::{Handle, Link, Stage};
@@ -38,6 +39,10 @@ pub struct HostWork<'a> {
     pub not_followed: Vec<(&'a Handle, &'a str)>,
     /// The evidence of each place.
     pub evidence: Vec<&'a Evidence>,
+    /// Start of the host switch (ns since the epoch), if it answers: its counters begin then.
+    pub switch_started: Option<u64>,
+    /// Contracts that the place refused in this round: it plans for them what can be had nevertheless.
+    pub refused: BTreeSet<&'a str>,
     /// CPUs and workers that a place asks the host switch to use; `None` leaves the switch as it is.
     pub directions: Option<Directions>,
 }
@@ -51,6 +56,8 @@ impl HostWork<'_> {
         links: Vec::new(),
         not_followed: Vec::new(),
         evidence: Vec::new(),
+        switch_started: None,
+        refused: BTreeSet::new(),
         directions: None,
     };
 }

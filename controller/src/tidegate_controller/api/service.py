@@ -35,8 +35,8 @@ from tidegate_controller.runtime.questions import Busy
 
 LOOK = 0.2
 """s between two looks at paths and leases."""
-ANSWER = 30.0
-"""s after which a question whose change is still under way is answered with that."""
+ANSWER = 4.0
+"""s after which a question whose change is still under way is answered with that; hosts give up at 5 s."""
 OLDEST = 3.0
 """s; late frames that are new in a report are no older, since hosts report once a second. A host whose clock
 is wrong would otherwise say for long after each change of a path that its late frames were before that."""

@@ -36,6 +36,7 @@ def path(one: Path, state: str, reasons: Iterable[str], misses: int) -> dict[str
         "far_burst": min(one.far_burst, MOST_BURST),
         "misses": min(misses, MOST_COUNT),
         "reasons": [reason[:LONGEST_REASON] for reason in list(reasons)[:MOST_REASONS]],
+        "lasting": one.request.lasting,
     }
 
 

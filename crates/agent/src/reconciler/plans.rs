@@ -78,6 +78,10 @@ fn host_work<'a>(checked: &'a Checked, looks: impl Iterator<Item = &'a Look>) ->
         work.links.extend(&observed.links);
         work.not_followed.extend(observed.not_followed.iter().map(|(handle, why)| (handle, why.as_str())));
         work.evidence.push(&observed.evidence);
+        // The host switch alone counts pairs.
+        if !observed.evidence.pairs.is_empty() {
+            work.switch_started = Some(observed.program.started);
+        }
         if let Some(directions) = &observed.directions {
             let all = work.directions.get_or_insert_default();
             all.workers.extend(&directions.workers);
@@ -112,7 +116,8 @@ fn plan_without_refused(
     let in_force = |vnic: &Vnic| look.observed.vnics.get(&vnic.name).map(|there| there.vnic.clone());
     let instead = |vnic: &Vnic| if refused(&vnic.name) { in_force(vnic) } else { Some(vnic.clone()) };
     let vnics: Vec<Vnic> = wanted.vnics.iter().filter_map(instead).collect();
-    let planned = place.plan(&Wanted { vnics: &vnics, ..wanted }, look);
+    let work = HostWork { refused: names.iter().copied().collect(), ..wanted.work.clone() };
+    let planned = place.plan(&Wanted { vnics: &vnics, work: &work, ..wanted }, look);
     let mut plan = planned.unwrap_or_else(|_| vec![].into());
     plan.actions.retain(|action| !action.vnic().is_some_and(refused));
     plan

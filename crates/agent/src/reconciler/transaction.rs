@@ -96,9 +96,17 @@ impl Reconciler {
             let same_vnic = |name| wanted.vnic(name).is_some_and(|to| self.contracts.vnic(name) == Some(to));
             let same_uplink =
                 |name| wanted.uplink(name).is_some_and(|to| self.contracts.uplink(name) == Some(to));
+            // A refusal is a decision on other terms. If an uplink brought them, the change of the uplink is refused: the
+            // terms in force were for the uplink as it was.
+            let same_ways = || wanted.ways() == self.contracts.ways();
+            let may_be_left = match error {
+                PlaceError::Failed(_) => true,
+                PlaceError::Refused(_) => same_ways(),
+                PlaceError::Unreachable(_) => false,
+            };
             if let Some(name) = action.vnic()
                 && (same_vnic(name) || same_uplink(name))
-                && matches!(error, PlaceError::Failed(_) | PlaceError::Refused(_))
+                && may_be_left
             {
                 self.failed(name.to_owned(), &error.to_string());
                 continue;

@@ -99,6 +99,12 @@ impl Contracts {
         self.uplinks().into_iter().map(|(_, uplink)| uplink).find(|uplink| uplink.name == name)
     }
 
+    /// Returns what leads to other hosts as it is written: uplinks with their peers, and the controller.
+    pub fn ways(&self) -> (BTreeMap<&str, &Uplink>, Option<Controller>) {
+        let uplinks = self.all::<Uplink>().map(|(_, located)| (located.value.name.as_str(), &located.value));
+        (uplinks.collect(), self.controller())
+    }
+
     /// Returns the ways to other hosts, and the vNICs there, without keys.
     pub fn network(&self) -> Network {
         let mut network = Network {

@@ -30,7 +30,7 @@ fn asked() -> Uplink {
 
 fn of(vnics: &[Vnic], uplinks: &[Uplink], remotes: &[Remote]) -> NetworkPaths {
     let set = ContractSet { host: &Host::default(), vnics, uplinks, remotes };
-    network_paths(&set, &controller(&["net0"]))
+    network_paths(&set, &controller(&["net0"]), |_| 0)
 }
 
 #[test]
@@ -78,6 +78,9 @@ fn what_cannot_be_keyed_is_refused_with_a_reason() {
     let everywhere = urgent("plc1", "2500us", &["uplink"]);
     assert!(why(std::slice::from_ref(&everywhere), &[asked()], &[]).contains("name the receivers"));
     assert_eq!(of(&[everywhere], &[asked()], &remotes).terms.len(), 1, "with a remote it has a pair");
+    let mut unstamped = asked();
+    unstamped.peers[0].stamps = false;
+    assert!(why(&[plc1()], &[unstamped], &remotes).contains("has stamps = false"));
     let none = Uplink { latency: Some(Nanos::new(0)), ..asked() };
     assert!(why(&[plc1()], &[none], &remotes).starts_with("nothing of its deadline of "));
     assert_eq!(
@@ -102,6 +105,13 @@ fn more_pairs_than_ports_are_refused() {
         found.faults[0].vnic == "v64" && found.faults[0].reason.contains("more than 64 pairs"),
         "{found:?}"
     );
+    // A new pair displaces none, whatever its name.
+    let (uplinks, remotes) = ([asked()], [testing::remote("plc9")]);
+    let set = ContractSet { host: &Host::default(), vnics: &vnics, uplinks: &uplinks, remotes: &remotes };
+    let is_new = |terms: &PathTerms| u8::from(terms.vnic.as_str() < "v06");
+    let found = network_paths(&set, &controller(&["net0"]), is_new);
+    let refused: Vec<&str> = found.faults.iter().map(|fault| fault.vnic.as_str()).collect();
+    assert_eq!(refused, ["v00", "v01", "v02", "v03", "v04", "v05"]);
 }
 
 /// Senders in all sizes, as the controller's tests have them (`controller/tests/promised.json`): the controller checks that
@@ -204,7 +214,7 @@ proptest! {
             .map(|(n, deadline)| urgent(&format!("v{n}"), &format!("{deadline}ns"), &to)).collect();
         let uplinks = [uplink];
         let set = ContractSet { host: &Host::default(), vnics: &vnics, uplinks: &uplinks, remotes: &remotes };
-        let found = network_paths(&set, &controller(&["net0"]));
+        let found = network_paths(&set, &controller(&["net0"]), |_| 0);
         for terms in &found.terms {
             let Some(budget) = terms.budget_with(Nanos::new(far)) else { continue };
             let arrival = far.max(terms.arrival.get());
@@ -223,20 +233,19 @@ proptest! {
     /// In no window does a sender put more on the wire than rate and burst of its path.
     #[test]
     fn no_sender_exceeds_the_terms_of_its_path(
-        rate in 100_000u64..400_000_000, burst in 0u64..20_000, deadline in 800_000u64..20_000_000, mtu in 68u16..1418,
-        stamps: bool, ipv6: bool,
+        rate in 100_000u64..400_000_000, burst in 0u64..20_000, deadline in 800_000u64..20_000_000, mtu in 68u16..1399,
+        ipv6: bool,
         frames in vec((0u64..3000, prop_oneof![3 => Just(0), 1 => 0u64..3_000_000], 0u64..1001), 1..80),
     ) {
         let mut uplink = asked();
-        uplink.peers[0].stamps = stamps;
         if ipv6 {
             uplink.local = "2001:db8::1".parse().ok();
             uplink.peers[0].address = "2001:db8::2".parse().ok();
         }
-        let added = uplink.encapsulation() + if stamps { STAMP } else { 0 };
+        let added = uplink.encapsulation() + STAMP;
         let mut vnic = urgent("plc1", &format!("{deadline}ns"), &["plc9"]);
         // Headers of IPv6 leave less of the path's MTU.
-        vnic.mtu = mtu.min(uplink.guest_mtu(false, stamps));
+        vnic.mtu = mtu.min(uplink.guest_mtu(false, true));
         vnic.tx = Tx { max: Rate::from_bits(rate), burst: Some(Bytes::new(vnic.largest_frame() + burst)), ..Tx::default() };
         let remote = Remote { tx: Envelope::default(), ..testing::remote("plc9") };
         let found = of(std::slice::from_ref(&vnic), &[uplink], &[remote]);

@@ -32,7 +32,7 @@ use crate::{Problem, ProblemCode};
 use call::Call;
 use serde::de::DeserializeOwned;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_visible::visible;
 use ureq::http::{self, Request, Response, header};
 use ureq::{Agent, Body};
@@ -53,6 +53,8 @@ pub struct Client {
     token: Option<http::HeaderValue>,
     /// For one answer of one controller.
     answer: Duration,
+    /// For all of them.
+    total: Option<Duration>,
     /// The controller that answered last.
     leads: Mutex<Option<Url>>,
 }
@@ -70,7 +72,14 @@ impl Client {
     /// A setting cannot be used: no URL, a certificate that is none, a token over `https` without a CA, and so on.
     pub fn new(settings: &Settings) -> Result<Self, Unusable> {
         let (urls, agent, token) = settings.checked()?;
-        Ok(Self { agent, urls, token, answer: settings.answer, leads: Mutex::new(None) })
+        Ok(Self {
+            agent,
+            urls,
+            token,
+            answer: settings.answer,
+            total: settings.total,
+            leads: Mutex::new(None),
+        })
     }
 
     /// Returns the controllers in the order in which a request tries them.
@@ -82,11 +91,17 @@ impl Client {
 
     /// Sends a request to one controller after the other until one answers that leads.
     fn ask(&self, call: &Call) -> Result<Vec<u8>, Error> {
+        let end = self.total.map(|total| Instant::now() + total + call.wait);
         let mut waiting = self.candidates();
+        let first = waiting.first().cloned();
         waiting.reverse();
         let (mut standby, mut broken, mut attempts) = (None, None, Vec::new());
         while let Some(url) = waiting.pop() {
-            match self.ask_one(&url, call) {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                break;
+            }
+            match self.ask_one(&url, call, left) {
                 Ok(Said::Done(answer)) => {
                     self.remember(Some(url));
                     return Ok(answer);
@@ -116,18 +131,24 @@ impl Client {
                 }
             }
         }
-        self.remember(None);
+        // One that is mute takes all the time: the next request begins with another one.
+        self.remember(end.and_then(|_| self.after(first.as_ref()?)));
         Err(broken.or(standby).unwrap_or(Error::Unreachable { attempts }))
+    }
+
+    fn after(&self, url: &Url) -> Option<Url> {
+        let place = self.urls.iter().position(|one| one == url);
+        self.urls.get(place.map_or(0, |place| (place + 1) % self.urls.len())).cloned()
     }
 
     fn remember(&self, url: Option<Url>) {
         *self.leads.lock().unwrap_or_else(PoisonError::into_inner) = url;
     }
 
-    fn ask_one(&self, url: &Url, call: &Call) -> Result<Said, Error> {
+    fn ask_one(&self, url: &Url, call: &Call, left: Option<Duration>) -> Result<Said, Error> {
         let broken =
             |reason: String| Error::Broken { url: url.to_string(), request: call.to_string(), reason };
-        let mut response = self.send(url, call).map_err(|error| error::of(url, call, &error))?;
+        let mut response = self.send(url, call, left).map_err(|error| error::of(url, call, &error))?;
         let status = response.status();
         let room = if status.is_success() { LONGEST } else { LONGEST_PROBLEM };
         let body = response.body_mut().with_config().limit(room).read_to_vec();
@@ -151,12 +172,13 @@ impl Client {
         Err(Error::Problem { problem, status: status.as_u16(), retry_after: retry_after(&response) })
     }
 
-    fn send(&self, url: &Url, call: &Call) -> Result<Response<Body>, ureq::Error> {
+    fn send(&self, url: &Url, call: &Call, left: Option<Duration>) -> Result<Response<Body>, ureq::Error> {
         let mut request = Request::builder().method(call.method.clone()).uri(url.join(&call.target));
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, token.clone());
         }
-        let deadline = Some(self.answer + call.wait);
+        let own = self.answer + call.wait;
+        let deadline = Some(left.map_or(own, |left| left.min(own)));
         match &call.body {
             Some(body) => {
                 let request =

@@ -59,6 +59,9 @@ pub struct Settings {
     pub connect: Duration,
     /// Longest time for one controller's whole answer.
     pub answer: Duration,
+    /// Longest time for a request to all controllers together; `None`: each has its own. The next request begins with
+    /// another controller then.
+    pub total: Option<Duration>,
 }
 
 impl Settings {
@@ -70,6 +73,7 @@ impl Settings {
             identity: Identity::Anonymous,
             connect: Duration::from_secs(3),
             answer: Duration::from_secs(10),
+            total: None,
         }
     }
 

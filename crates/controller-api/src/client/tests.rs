@@ -387,3 +387,14 @@ fn each_operation_of_the_definition_has_a_method() {
         }
     }
 }
+
+#[test]
+fn all_controllers_together_have_one_deadline_and_the_next_one_has_its_turn() {
+    let mute = Fake::new(|_, _| std::thread::sleep(Duration::from_secs(60)));
+    let fine = Fake::says("200 OK", HEALTH);
+    let mut settings = Settings::new(vec![mute.url.clone(), fine.url.clone()]);
+    (settings.answer, settings.total) = (Duration::from_secs(2), Some(Duration::from_secs(2)));
+    let client = Client::new(&settings).unwrap();
+    assert!(client.health().is_err(), "the first one took all the time");
+    assert!(client.health().unwrap().leader);
+}

@@ -1,7 +1,7 @@
 //! The changes at this place.
 
 use crate::book::WantedPath;
-use crate::misses::SeenPaths;
+use crate::misses::Look;
 use std::collections::BTreeMap;
 use tidegate_contract::Controller;
 use tidegate_controller_api::Registration;
@@ -51,7 +51,7 @@ pub enum NetworkAction {
     /// These pairs have no path, and their contracts are in force.
     Note(Faults),
     /// These frames were late here.
-    Count(SeenPaths),
+    Count(Look),
 }
 
 impl Action for NetworkAction {

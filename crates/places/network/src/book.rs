@@ -1,28 +1,33 @@
-//! The paths that are wanted, how each stands, and when it is asked for again.
+//! The paths that are wanted, and when each is asked for again.
 //!
 //! ```text
-//!  ask ─▶ Entry: Asked ─┬─ granted ─▶ Granted ─ other request, or gone from the View ─▶ asked again
-//!                       ├─ refused ─▶ Refused ─ later ───────────────────────────────▶ asked again
-//!                       └─ waiting, away ─ soon ─────────────────────────────────────▶ asked again
-//!  release ─▶ leaving ─ done ─▶ nothing
+//!  ask ─▶ Entry: Asked ─┬─ granted ─▶ Granted ─ other request, or other than that in the View ─▶ asked again
+//!                       ├─ refused ─▶ Refused ─ later ───────────────────────────────────────▶ asked again
+//!                       └─ waiting, busy, away, not as asked ─ soon, then later ─────────────▶ asked again
+//!  release, or there and not wanted ─▶ leaving ─ done ─▶ nothing
 //! ```
+//!
+//! A path that was granted counts only if it is as it was asked for, within the budget.
 
 use crate::controller::Trouble;
+use crate::news::News;
 use crate::request::{Hosts, Unready, request};
+pub use crate::standing::Standing;
+use crate::standing::unlike;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tidegate_contract::network_paths::PathTerms;
 use tidegate_contract::{OnRefused, OnUnreachable};
-use tidegate_controller_api::{Path, PathRequest, PathState, View};
-use tidegate_evidence::NetworkPath;
+use tidegate_controller_api::{Path, PathRequest};
+use tidegate_place::Pair;
 
-/// First pause before a refused path is asked for again; it doubles.
-const PAUSE: Duration = Duration::from_secs(2);
-/// Longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Pause while the far host decides.
-const WAITING: Duration = Duration::from_millis(500);
+/// First and longest pause before a path is asked for again that was refused.
+const REFUSED: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+/// The same while the far host decides, the controller is busy, or has another path: the next answer may be another one.
+const WAITING: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(4));
+/// The same after no answer.
+const AWAY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(8));
 
 /// What a contract says about a path that is not granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,21 +47,6 @@ pub struct WantedPath {
     pub policy: Policy,
 }
 
-/// How a path stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Nothing is known yet.
-    Asked,
-    /// Another part is to come first.
-    Waiting(Vec<String>),
-    /// The controller says no, or nothing can be asked for.
-    Refused(Vec<String>),
-    /// No controller answers.
-    Away(String),
-    /// There is one.
-    Granted(Box<Path>),
-}
-
 /// One wanted path.
 #[derive(Clone, Debug)]
 pub struct Entry {
@@ -66,7 +56,14 @@ pub struct Entry {
     pub standing: Standing,
     /// What was asked last.
     asked: Option<PathRequest>,
-    pause: Duration,
+    /// What is being asked; `None`: an answer that comes now is about other terms.
+    asking: Option<PathRequest>,
+    /// When the last answer came.
+    since: Instant,
+    /// What the network is known to have for it, also from a process before this one.
+    granted: Option<PathRequest>,
+    /// The last pause; none after a grant.
+    pause: Option<Duration>,
     retry_at: Instant,
     /// It is to be asked for although nothing changed.
     again: bool,
@@ -108,15 +105,28 @@ impl Book {
             wanted: wanted.clone(),
             standing: Standing::Asked,
             asked: None,
-            pause: PAUSE,
+            asking: None,
+            since: now,
+            granted: None,
+            pause: None,
             retry_at: now,
             again: true,
         });
         // What was granted on other terms says nothing about these.
         if entry.wanted.terms != wanted.terms {
+            entry.asking = None;
+        }
+        if entry.wanted.terms != wanted.terms || !matches!(entry.standing, Standing::Granted(_)) {
             entry.standing = Standing::Asked;
         }
-        (entry.wanted, entry.pause, entry.retry_at, entry.again) = (wanted, PAUSE, now, true);
+        (entry.wanted, entry.pause, entry.retry_at, entry.again) = (wanted, None, now, true);
+    }
+
+    /// Notes what the network had for a wanted path when a process before this one ended.
+    pub fn had(&mut self, name: &str, granted: PathRequest) {
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.granted = Some(granted);
+        }
     }
 
     /// Wants a path no more.
@@ -125,10 +135,21 @@ impl Book {
         self.leaving.insert(name.to_owned(), now);
     }
 
-    /// Asks for all anew: the controller may have forgotten them.
+    /// Asks for all anew: the controller may have forgotten them. What it has just refused keeps its pause.
     pub fn ask_all(&mut self, now: Instant) {
         for entry in self.entries.values_mut() {
-            (entry.again, entry.retry_at) = (true, now);
+            if entry.pause.is_none() {
+                entry.retry_at = now;
+            }
+            entry.again = true;
+        }
+    }
+
+    /// Asks another controller, of which nothing is known.
+    pub fn begin_anew(&mut self, now: Instant) {
+        for entry in self.entries.values_mut() {
+            (entry.standing, entry.asked, entry.asking) = (Standing::Asked, None, None);
+            (entry.pause, entry.retry_at, entry.again) = (None, now, true);
         }
     }
 
@@ -137,15 +158,17 @@ impl Book {
         &mut self,
         source: &str,
         hosts: &Hosts,
-        port: impl Fn(&str, &str) -> Option<u16>,
+        port: impl Fn(&Pair) -> Option<u16>,
         now: Instant,
     ) -> Option<Due> {
         if let Some(name) = self.leaving.iter().find(|(_, at)| **at <= now).map(|(name, _)| name.clone()) {
             return Some(Due::Release(name));
         }
+        // The one that waits longest: none that is asked often keeps another one from its turn.
+        let mut first: Option<(Instant, PathRequest)> = None;
         for entry in self.entries.values_mut() {
             let terms = &entry.wanted.terms;
-            match request(source, terms, hosts, port(&terms.vnic, &terms.remote)) {
+            match request(source, terms, hosts, port(&pair_of(terms))) {
                 // As soon as it can be asked for, it is: it may be what was granted before.
                 Err(Unready::Waiting(why)) => {
                     (entry.standing, entry.asked) = (Standing::Waiting(vec![why]), None);
@@ -156,13 +179,16 @@ impl Book {
                 Ok(request) => {
                     let is_new = entry.asked.as_ref() != Some(&request);
                     let is_due = entry.again && entry.retry_at <= now;
-                    if is_new || is_due {
-                        return Some(Due::Request(Box::new(request)));
+                    let is_first = first.as_ref().is_none_or(|(at, _)| entry.retry_at < *at);
+                    if (is_new || is_due) && is_first {
+                        first = Some((entry.retry_at, request));
                     }
                 }
             }
         }
-        None
+        let (_, request) = first?;
+        self.entries.get_mut(&request.name())?.asking = Some(request.clone());
+        Some(Due::Request(Box::new(request)))
     }
 
     /// Returns when the next one is due without another change.
@@ -174,49 +200,88 @@ impl Book {
 
     /// Takes in the answer to a request.
     pub fn answered(&mut self, request: PathRequest, answer: Result<Path, Trouble>, now: Instant) {
-        // It may be wanted no more.
+        // It may be wanted no more, or on other terms: then it is still to be asked for.
         let Some(entry) = self.entries.get_mut(&request.name()) else { return };
-        entry.asked = Some(request);
+        if entry.asking.take().as_ref() != Some(&request) {
+            return;
+        }
+        entry.since = now;
+        if let Ok(path) = &answer
+            && path.request.name() == request.name()
+        {
+            entry.granted = Some(path.request.clone());
+        }
         let (standing, pause) = match answer {
-            Ok(path) => {
-                (entry.standing, entry.again, entry.pause) =
-                    (Standing::Granted(Box::new(path)), false, PAUSE);
-                return;
-            }
-            Err(Trouble::Refused(why)) => {
-                let pause = entry.pause;
-                entry.pause = (pause * 2).min(LONGEST_PAUSE);
-                (Standing::Refused(why), pause)
-            }
-            Err(Trouble::Waiting(why)) => (Standing::Waiting(why), WAITING),
-            Err(Trouble::Busy(pause)) => {
-                (Standing::Waiting(vec!["the controller has too much to do".into()]), pause)
-            }
-            Err(Trouble::Away(why) | Trouble::NotFound(why)) => (Standing::Away(why), PAUSE),
+            Ok(path) => match unlike(&path, &request) {
+                None => {
+                    entry.standing = Standing::Granted(Box::new(path));
+                    (entry.asked, entry.again, entry.pause) = (Some(request), false, None);
+                    entry.retry_at = now;
+                    return;
+                }
+                Some(why) => (Standing::Unlike(why), entry.longer(REFUSED)),
+            },
+            Err(Trouble::Refused(why)) => (Standing::Refused(why), entry.longer(REFUSED)),
+            Err(Trouble::Waiting(why)) => (Standing::Waiting(why), entry.longer(WAITING)),
+            Err(Trouble::Busy(pause)) => (Standing::Busy, entry.longer(WAITING).max(pause.min(REFUSED.1))),
+            Err(Trouble::Away(why) | Trouble::NotFound(why)) => (Standing::Away(why), entry.longer(AWAY)),
         };
-        (entry.standing, entry.again, entry.retry_at) = (standing, true, now + pause);
+        (entry.asked, entry.standing, entry.pause) = (Some(request), standing, Some(pause));
+        (entry.again, entry.retry_at) = (true, now + pause);
     }
 
     /// Takes in the answer to a release.
     pub fn released(&mut self, name: &str, answer: &Result<(), Trouble>, now: Instant) {
         match answer {
             Ok(()) | Err(Trouble::NotFound(_) | Trouble::Refused(_)) => drop(self.leaving.remove(name)),
-            Err(_) => drop(self.leaving.insert(name.to_owned(), now + PAUSE)),
+            Err(_) => drop(self.leaving.insert(name.to_owned(), now + REFUSED.0)),
         }
     }
 
-    /// Takes in what the controller says of all paths of this host.
-    pub fn viewed(&mut self, view: &View, now: Instant) {
+    /// Takes in a View that was asked for at `sent`. `before` has the hosts of the View before it.
+    pub fn viewed(&mut self, news: &News, before: &Hosts, sent: Instant, now: Instant) {
         for (name, entry) in &mut self.entries {
-            let there = view.paths.iter().find(|path| path.name == *name);
+            let there = news.path(name);
+            // It may have been made before the last answer.
+            let is_newer = sent >= entry.since && entry.asking.is_none();
+            if let Some(there) = there.filter(|_| is_newer) {
+                entry.granted = Some(there.request.clone());
+            }
             match (&mut entry.standing, there) {
-                (Standing::Granted(path), Some(there)) if path.generation <= there.generation => {
-                    **path = there.clone();
+                (Standing::Granted(path), there) => {
+                    let why = match there {
+                        None => Some("the controller has it no more".to_owned()),
+                        Some(there) => unlike(there, &path.request),
+                    };
+                    match (why, there) {
+                        (Some(why), _) => {
+                            (entry.again, entry.retry_at) = (true, now);
+                            if is_newer {
+                                entry.standing = Standing::Unlike(why);
+                            }
+                        }
+                        (None, Some(there)) if is_newer || path.generation <= there.generation => {
+                            **path = there.clone();
+                        }
+                        (None, _) => {}
+                    }
                 }
-                (Standing::Granted(_), None) => (entry.again, entry.retry_at) = (true, now),
-                // Something has changed: it may fit now.
-                (Standing::Waiting(_), _) if entry.again => entry.retry_at = now,
+                // Its far host is another one: it may fit now.
+                (Standing::Waiting(_), _) if !before.has_same(&news.hosts, &entry.wanted.terms) => {
+                    (entry.retry_at, entry.pause) = (now, None);
+                }
                 _ => {}
+            }
+        }
+    }
+
+    /// Releases the paths of host `source` that a View has and this host does not want, such as those that a process before
+    /// this one did not live to record. An operator's stay.
+    pub fn release_unwanted(&mut self, source: &str, news: &News, now: Instant) {
+        for path in &news.view.paths {
+            let is_ours = path.request.source == source && !path.lasting;
+            if is_ours && !self.entries.contains_key(&path.name) {
+                self.leaving.entry(path.name.clone()).or_insert(now);
             }
         }
     }
@@ -225,79 +290,39 @@ impl Book {
     pub fn away(&mut self, why: &str) {
         for entry in self.entries.values_mut() {
             if !matches!(entry.standing, Standing::Granted(_) | Standing::Refused(_)) {
-                entry.standing = Standing::Away(why.to_owned());
+                (entry.standing, entry.pause) = (Standing::Away(why.to_owned()), None);
             }
         }
     }
 }
 
 impl Entry {
-    /// Returns why the deadline is not promised over the network; `None` if it is.
-    pub fn unpromised(&self) -> Option<String> {
-        let to = &self.wanted.terms.remote;
-        let text = match &self.standing {
-            Standing::Granted(path) => match path.state {
-                PathState::Active | PathState::Moving => return None,
-                PathState::Installing => format!("switches do not have its path to {to} yet"),
-                PathState::Broken => format!("its path to {to} is broken{}", listed(&path.reasons)),
-                PathState::Violated => format!(
-                    "frames to {to} are late in the network, and nothing helps{}",
-                    listed(&path.reasons)
-                ),
-            },
-            Standing::Asked => format!("its path to {to} is asked for"),
-            Standing::Waiting(why) => format!("its path to {to} waits{}", listed(why)),
-            Standing::Refused(why) => {
-                format!("the network's controller refuses its path to {to}{}", listed(why))
-            }
-            Standing::Away(why) => {
-                format!("the network's controller does not answer for its path to {to}: {why}")
-            }
-        };
-        Some(text)
+    /// Returns what the network is known to have for it.
+    pub fn granted(&self) -> Option<&PathRequest> {
+        self.granted.as_ref()
     }
 
-    /// Returns the entry as evidence; `port` is its source port.
-    pub fn evidence(&self, port: Option<u16>) -> NetworkPath {
-        let terms = &self.wanted.terms;
-        let granted = match &self.standing {
-            Standing::Granted(path) => Some(&**path),
-            _ => None,
-        };
-        let (state, reasons) = match &self.standing {
-            Standing::Asked => ("asked", vec![]),
-            Standing::Waiting(why) => ("waiting", why.clone()),
-            Standing::Refused(why) => ("refused", why.clone()),
-            Standing::Away(why) => ("unreachable", vec![why.clone()]),
-            Standing::Granted(path) => (state_name(path.state), path.reasons.clone()),
-        };
-        NetworkPath {
-            name: terms.name(),
-            vnic: terms.vnic.clone(),
-            remote: terms.remote.clone(),
-            state: state.into(),
-            promised: self.unpromised().is_none(),
-            reasons,
-            budget_ns: terms.budget.get(),
-            bound_ns: granted.map(|path| path.bound),
-            level: granted.map(|path| path.level),
-            links: granted.map(|path| path.links.clone()).unwrap_or_default(),
-            port,
-            misses: granted.map_or(0, |path| path.misses),
-        }
+    /// Returns whether what the network has suffices for `terms`, from the source port `port`. Whether it is there still
+    /// does not count: without a path, the network's edge clears the mark of frames.
+    pub fn covers(&self, terms: &PathTerms, port: Option<u16>) -> bool {
+        self.granted.as_ref().is_some_and(|granted| {
+            (granted.key.source, granted.key.target) == (terms.source, terms.target)
+                && port.is_none_or(|port| port == granted.key.source_port)
+                && granted.dscp == terms.dscp
+                && granted.rate >= terms.rate.bits()
+                && granted.burst >= terms.burst.get()
+                && granted.largest_frame >= terms.largest_frame.get()
+                && granted.smallest_frame <= terms.smallest_frame.get()
+        })
+    }
+
+    /// Returns the next pause: twice the last one, within these two.
+    fn longer(&self, (least, longest): (Duration, Duration)) -> Duration {
+        self.pause.map_or(least, |pause| (pause * 2).clamp(least, longest))
     }
 }
 
-fn state_name(state: PathState) -> &'static str {
-    match state {
-        PathState::Installing => "installing",
-        PathState::Active => "active",
-        PathState::Moving => "moving",
-        PathState::Broken => "broken",
-        PathState::Violated => "violated",
-    }
-}
-
-fn listed(reasons: &[String]) -> String {
-    if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join("; ")) }
+/// Returns the pair of these terms.
+pub fn pair_of(terms: &PathTerms) -> Pair {
+    Pair::new(&terms.uplink, &terms.vnic, &terms.remote)
 }

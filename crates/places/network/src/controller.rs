@@ -4,8 +4,10 @@
 //!  [controller] ─▶ open: files of the identity ─▶ Asks ─▶ answer, or Trouble
 //! ```
 
+use crate::bounds::beyond;
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 use tidegate_contract::Controller;
@@ -18,7 +20,8 @@ use tidegate_visible::{beginning, visible};
 
 /// Longest time to reach one controller.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Longest time for one answer: the controller answers when switches have a path.
+/// Longest time for one answer, of all controllers together: a host has some of them within a lease. A controller says
+/// that it is busy after 4 s ([`tidegate_controller_api`]).
 const ANSWER: Duration = Duration::from_secs(5);
 /// Most texts of a list that are kept: as many as a route has links.
 const TEXTS: usize = 64;
@@ -41,7 +44,7 @@ pub trait Asks: Send + Sync + 'static {
 }
 
 /// Opens a controller by its table, or says why that is not possible now, such as a missing file.
-pub type Open = Box<dyn Fn(&Controller) -> Result<Box<dyn Asks>, String> + Send>;
+pub type Open = Box<dyn Fn(&Controller) -> Result<Box<dyn Asks>, String> + Send + Sync>;
 
 /// Why there is no answer as wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +78,7 @@ impl Trouble {
 /// A file of the identity cannot be used: which, and why.
 pub fn open(controller: &Controller) -> Result<Box<dyn Asks>, String> {
     let mut settings = Settings::new(controller.urls.clone());
-    (settings.connect, settings.answer) = (CONNECT, ANSWER);
+    (settings.connect, settings.answer, settings.total) = (CONNECT, ANSWER, Some(ANSWER));
     match &controller.identity {
         Identity::Token { file } => {
             let text =
@@ -94,9 +97,14 @@ pub fn open(controller: &Controller) -> Result<Box<dyn Asks>, String> {
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let failed = |error| format!("cannot read {}, which [controller] names: {error}", path.display());
+    // To open a FIFO without a writer would take for ever.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(format!("{}, which [controller] names, is no regular file", path.display()));
+    }
     let mut bytes = Vec::new();
-    // A file that never ends, such as a device, ends here.
-    fs::File::open(path).and_then(|file| file.take(FILE + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    file.take(FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > FILE {
         return Err(format!(
             "{} has more than {FILE} bytes; is it the file that [controller] means?",
@@ -108,11 +116,11 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 
 impl Asks for Client {
     fn register(&self, host: &str, registration: &Registration) -> Result<View, Trouble> {
-        Self::register(self, host, registration).map(shown).map_err(trouble)
+        Self::register(self, host, registration).map_err(trouble).and_then(shown)
     }
 
     fn view(&self, host: &str, after: u64, wait: Duration) -> Result<View, Trouble> {
-        Self::view(self, host, Some(after), wait).map(shown).map_err(trouble)
+        Self::view(self, host, Some(after), wait).map_err(trouble).and_then(shown)
     }
 
     fn request(&self, request: &PathRequest) -> Result<Granted, Trouble> {
@@ -136,13 +144,16 @@ impl Asks for Client {
     }
 }
 
-/// Returns a View whose texts a terminal and a log may show.
-fn shown(mut view: View) -> View {
+/// Returns a View whose texts a terminal and a log may show, or says what of it is beyond the API's bounds.
+fn shown(mut view: View) -> Result<View, Trouble> {
+    if let Some(why) = beyond(&view) {
+        return Err(Trouble::Away(format!("its View is not as the API says: {why}")));
+    }
     view.paths = view.paths.into_iter().map(shown_path).collect();
     for item in &mut view.refused {
         (item.item, item.reason) = (shown_text(&item.item), shown_text(&item.reason));
     }
-    view
+    Ok(view)
 }
 
 /// The same of a path.
@@ -175,5 +186,24 @@ fn trouble(error: Error) -> Trouble {
         ProblemCode::Unauthorized | ProblemCode::Standby | ProblemCode::Unknown => {
             Trouble::Away(lines.join("; "))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("token");
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        for path in [&fifo, folder.path(), Path::new("/dev/zero")] {
+            let why = read(path).unwrap_err();
+            assert!(why.ends_with("which [controller] names, is no regular file"), "{why}");
+        }
+        fs::write(folder.path().join("right"), "secret").unwrap();
+        assert_eq!(read(&folder.path().join("right")).unwrap(), b"secret");
     }
 }

@@ -19,21 +19,27 @@
 //! - `keys`: keys of segments that the controller gives
 //! - `unknown`: receivers that no table has (pure)
 //! - `request`: from terms, View and source port to a request (pure)
-//! - `book`: the paths that are wanted, and how each stands (pure)
+//! - `book`: the paths that are wanted, and when each is asked for (pure)
+//! - `standing`: how a path stands with the controller (pure)
+//! - `shown`: the same in words (pure)
+//! - `news`: a View with what is looked up in it (pure)
 //! - `misses`: late frames, as totals of this process (pure)
 //! - `duty`: what is to be asked next, and what an answer means (pure)
 //! - [`link`]: the threads that ask
 //! - `controller`: what is asked, and the client that does it
+//! - `bounds`: what a View may have (pure)
 //! - `record`: paths on disk
 
 mod action;
 mod arrivals;
 mod book;
+mod bounds;
 mod controller;
 mod duty;
 mod keys;
 pub mod link;
 mod misses;
+mod news;
 mod offer;
 mod offering;
 mod place;
@@ -41,6 +47,8 @@ mod plan;
 mod record;
 mod registration;
 mod request;
+mod shown;
+mod standing;
 mod unknown;
 
 pub use controller::{Asks, Open, Trouble};

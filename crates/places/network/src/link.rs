@@ -1,18 +1,23 @@
 //! The threads that ask the controller.
 //!
 //! ```text
-//!  place ── Link ──▶ State (locked) ◀── link: registration, requests, releases, misses ──▶ controller
-//!                        ▲
-//!                        └───────────── view: long poll for the newest View ◀───────────── controller
+//!  place ── Link ──▶ State (locked) ◀┬── link: registration, misses ──▶ controller
+//!                                    ├── paths: requests, releases ───▶
+//!                                    └── view: long poll for the newest View ◀──
 //! ```
 //!
 //! No lock is held while a controller is asked. The place's methods wait for nothing but [`Link::wait`], for a bounded time.
+//! A path that takes long holds up other paths, and no renewal of the lease.
 
 use crate::book::{Standing, WantedPath};
 use crate::controller::{Asks, Open};
 use crate::duty::{Duty, State};
 use crate::keys::Keys;
+use crate::news::News;
+use crate::shown::BUSY;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tidegate_contract::Controller;
 use tidegate_controller_api::{PathMisses, Registration, View};
@@ -22,6 +27,8 @@ use tidegate_place::PairPorts;
 const NEWS: Duration = Duration::from_secs(10);
 /// Pause after a View that did not come.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Least time between two Views that were waited for.
+const FLOOR: Duration = Duration::from_millis(100);
 /// Pause before files that cannot be used are read again.
 const REOPEN: Duration = Duration::from_secs(2);
 /// Age of a client without answers, and of one with, after which files of the identity are read again: certificates are
@@ -42,18 +49,10 @@ struct Shared {
     state: Mutex<State>,
     /// Something changed.
     news: Condvar,
-    end: Mutex<Option<End>>,
+    /// The threads are to end. Registration and paths stay.
+    ended: AtomicBool,
     /// The client; files of the identity are read anew with another one.
     asks: Mutex<Option<Arc<dyn Asks>>>,
-}
-
-/// How a link ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// Registration and paths stay, for the link that follows.
-    Quietly,
-    /// They end.
-    Leaving,
 }
 
 impl Shared {
@@ -69,8 +68,13 @@ impl Shared {
         self.asks.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn end(&self) -> Option<End> {
-        *self.end.lock().unwrap_or_else(PoisonError::into_inner)
+    fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.news.notify_all();
     }
 
     /// Waits until something changes, at most for that long.
@@ -80,35 +84,42 @@ impl Shared {
 }
 
 impl Link {
-    /// Starts the threads for a controller, with the paths that are wanted already.
+    /// Starts the threads for a controller, with the paths that are wanted already; before anything else they wait for the
+    /// end of `before`. A failure gives the state back.
     pub(crate) fn start(
         controller: &Controller,
         state: State,
-        open: &Arc<Mutex<Open>>,
+        open: &Arc<Open>,
         ports: &PairPorts,
         keys: &Keys,
-    ) -> std::io::Result<Self> {
+        before: Option<JoinHandle<()>>,
+    ) -> Result<Self, (std::io::Error, Box<State>)> {
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             news: Condvar::new(),
-            end: Mutex::new(None),
+            ended: AtomicBool::new(false),
             asks: Mutex::new(None),
         });
+        // Dropped, it ends the threads that have begun.
         let link = Self { shared: shared.clone(), controller: controller.clone() };
-        let (controller, open, ports, keys) = (controller.clone(), open.clone(), ports.clone(), keys.clone());
+        let thread = |name: &str| std::thread::Builder::new().name(name.into());
+        let (watched, host) = (shared.clone(), controller.host.clone());
+        let (of_paths, ports) = (shared.clone(), ports.clone());
+        let (controller, open, keys) = (controller.clone(), open.clone(), keys.clone());
         let work = move || {
-            let Some(asks) = opened(&shared, &controller, &open) else { return };
-            shared.use_client(asks);
-            let (watched, host) = (shared.clone(), controller.host.clone());
-            let spawned =
-                std::thread::Builder::new().name("view".into()).spawn(move || watch(&watched, &host));
-            if let Err(error) = spawned {
-                tracing::error!(%error, "no thread for news of the network's controller: it is asked as the lease is renewed");
+            if let Some(before) = before {
+                let _ = before.join();
             }
-            ask(&shared, &controller, &open, &ports, &keys);
+            ask(&shared, &controller, &open, &keys);
         };
-        std::thread::Builder::new().name("link".into()).spawn(work)?;
-        Ok(link)
+        let started = thread("view")
+            .spawn(move || watch(&watched, &host))
+            .and_then(|_| thread("paths").spawn(move || ask_paths(&of_paths, &ports)))
+            .and_then(|_| thread("link").spawn(work));
+        match started {
+            Ok(_) => Ok(link),
+            Err(error) => Err((error, Box::new(link.stop()))),
+        }
     }
 
     /// Returns the newest View; `None` before the first.
@@ -136,6 +147,16 @@ impl Link {
         self.change(|state| state.book.release(name, Instant::now()));
     }
 
+    /// No controller answers in time.
+    pub(crate) fn away(&self, why: &str) {
+        self.shared.lock().book.away(why);
+    }
+
+    /// The contracts in force are known.
+    pub(crate) fn accepted(&self) {
+        self.shared.lock().accepted = true;
+    }
+
     /// Sets the totals of late frames.
     pub(crate) fn report(&self, totals: impl IntoIterator<Item = (String, PathMisses)>) {
         self.shared.lock().totals = totals.into_iter().collect();
@@ -160,15 +181,17 @@ impl Link {
             let Some(entry) = state.book.entries().get(name) else { return Standing::Asked };
             let standing = entry.standing.clone();
             let is_final = match &standing {
-                Standing::Granted(_) | Standing::Refused(_) => true,
+                Standing::Granted(_) | Standing::Refused(_) | Standing::Unlike(_) => true,
                 Standing::Waiting(_) => now >= far_host,
                 Standing::Away(_) => state.failures > failures,
-                Standing::Asked => false,
+                // The change may still have its path before its end.
+                Standing::Asked | Standing::Busy => false,
             };
             if is_final || now >= end {
                 return match (standing, &state.trouble) {
                     (Standing::Asked, Some(why)) => Standing::Away(why.clone()),
                     (Standing::Asked, None) => Standing::Away("no answer in time".into()),
+                    (Standing::Busy, _) => Standing::Away(BUSY.into()),
                     (standing, _) => standing,
                 };
             }
@@ -176,30 +199,55 @@ impl Link {
         }
     }
 
-    /// Ends the link with what it knows; `leaving` ends registration and paths, too.
-    pub(crate) fn stop(self, leaving: bool) -> State {
-        let end = if leaving { End::Leaving } else { End::Quietly };
-        *self.shared.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
+    /// Ends the link with what it knows.
+    pub(crate) fn stop(self) -> State {
+        self.shared.end();
         std::mem::take(&mut *self.shared.lock())
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.shared.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(End::Quietly);
-        self.shared.news.notify_all();
+        self.shared.end();
     }
 }
 
-/// Opens the client as soon as its files can be used; `None` if the link ends before.
-fn opened(shared: &Shared, controller: &Controller, open: &Mutex<Open>) -> Option<Arc<dyn Asks>> {
-    loop {
-        let opened = open.lock().unwrap_or_else(PoisonError::into_inner)(controller);
-        if shared.end().is_some() {
-            return None;
+/// Ends the registration of a host, with its paths, on a thread of its own, after the thread `before`.
+///
+/// # Errors
+/// There is no thread for it.
+pub(crate) fn leave(
+    controller: Controller,
+    open: Arc<Open>,
+    before: Option<JoinHandle<()>>,
+) -> std::io::Result<JoinHandle<()>> {
+    let leave = move || {
+        if let Some(before) = before {
+            let _ = before.join();
         }
-        match opened {
-            Ok(asks) => return Some(asks.into()),
+        let host = &controller.host;
+        let failed = |why: String| {
+            tracing::warn!("{host} could not leave the network's controller, its lease ends by itself: {why}")
+        };
+        match open(&controller) {
+            Ok(asks) => drop(asks.leave(host).map_err(|trouble| failed(format!("{trouble:?}")))),
+            Err(why) => failed(why),
+        }
+    };
+    std::thread::Builder::new().name("leave".into()).spawn(leave)
+}
+
+/// Opens the client as soon as its files can be used; `false` if the link ends before.
+fn opened(shared: &Shared, controller: &Controller, open: &Open) -> bool {
+    loop {
+        if shared.is_ended() {
+            return false;
+        }
+        match open(controller) {
+            Ok(asks) => {
+                shared.use_client(asks.into());
+                return true;
+            }
             Err(why) => {
                 let mut state = shared.lock();
                 if state.trouble.as_ref() != Some(&why) {
@@ -214,40 +262,29 @@ fn opened(shared: &Shared, controller: &Controller, open: &Mutex<Open>) -> Optio
     }
 }
 
-/// Does what is to be done until the link ends.
-fn ask(shared: &Shared, controller: &Controller, open: &Mutex<Open>, ports: &PairPorts, keys: &Keys) {
+/// Keeps the registration, reports, and asks for keys, until the link ends.
+fn ask(shared: &Shared, controller: &Controller, open: &Open, keys: &Keys) {
+    if !opened(shared, controller, open) {
+        return;
+    }
     let host = controller.host.as_str();
     let mut opened = Instant::now();
     let mut state = shared.lock();
-    loop {
+    while !shared.is_ended() {
         let age = if state.trouble.is_some() { STALE } else { OLD };
         if opened.elapsed() >= age {
             drop(state);
             opened = Instant::now();
             // Files that cannot be used now may be half written: the client stays as it is.
-            if let Ok(asks) = open.lock().unwrap_or_else(PoisonError::into_inner)(controller) {
+            if let Ok(asks) = open(controller) {
                 shared.use_client(asks.into());
             }
             state = shared.lock();
         }
         let Some(asks) = shared.client() else { return };
-        match shared.end() {
-            None => {}
-            Some(End::Quietly) => return,
-            Some(End::Leaving) => {
-                drop(state);
-                if let Err(trouble) = asks.leave(host) {
-                    tracing::warn!(
-                        ?trouble,
-                        "this host could not leave the network's controller: its lease ends by itself"
-                    );
-                }
-                return;
-            }
-        }
-        let now = Instant::now();
+        let sent = Instant::now();
         state.key_segments = keys.wanted();
-        let duty = state.next(host, |vnic, remote| ports.port(vnic, remote), now);
+        let duty = state.next(sent);
         let had_trouble = state.trouble.is_some();
         if let Duty::Rest(time) = duty {
             state = shared.rest(state, time);
@@ -256,21 +293,9 @@ fn ask(shared: &Shared, controller: &Controller, open: &Mutex<Open>, ports: &Pai
         drop(state);
         state = match duty {
             Duty::Register(registration) => {
-                let answer = asks.register(host, &registration);
+                let answer = asks.register(host, &registration).map(News::of);
                 let mut state = shared.lock();
-                state.registered(*registration, answer, Instant::now());
-                state
-            }
-            Duty::Request(request) => {
-                let answer = asks.request(&request);
-                let mut state = shared.lock();
-                state.answered(*request, answer, Instant::now());
-                state
-            }
-            Duty::Release(name) => {
-                let answer = asks.release(&name);
-                let mut state = shared.lock();
-                state.released(&name, answer, Instant::now());
+                state.registered(*registration, answer, sent, Instant::now());
                 state
             }
             Duty::Report(misses) => {
@@ -294,7 +319,7 @@ fn ask(shared: &Shared, controller: &Controller, open: &Mutex<Open>, ports: &Pai
                 state.keys_given(again, Instant::now());
                 state
             }
-            Duty::Rest(_) => shared.lock(),
+            Duty::Request(_) | Duty::Release(_) | Duty::Rest(_) => shared.lock(),
         };
         match (had_trouble, &state.trouble) {
             (false, Some(why)) => tracing::warn!("the network's controller does not answer: {why}"),
@@ -305,27 +330,58 @@ fn ask(shared: &Shared, controller: &Controller, open: &Mutex<Open>, ports: &Pai
     }
 }
 
+/// Asks for paths, and releases them, until the link ends.
+fn ask_paths(shared: &Shared, ports: &PairPorts) {
+    let mut state = shared.lock();
+    while !shared.is_ended() {
+        let Some(asks) = shared.client() else {
+            state = shared.rest(state, PAUSE);
+            continue;
+        };
+        let duty = state.next_path(|pair| ports.port(pair), Instant::now());
+        if let Duty::Rest(time) = duty {
+            state = shared.rest(state, time);
+            continue;
+        }
+        drop(state);
+        state = match duty {
+            Duty::Request(request) => {
+                let answer = asks.request(&request);
+                let mut state = shared.lock();
+                state.answered(*request, answer, Instant::now());
+                state
+            }
+            Duty::Release(name) => {
+                let answer = asks.release(&name);
+                let mut state = shared.lock();
+                state.released(&name, answer, Instant::now());
+                state
+            }
+            Duty::Register(_) | Duty::Report(_) | Duty::Keys | Duty::Rest(_) => shared.lock(),
+        };
+        shared.news.notify_all();
+    }
+}
+
 /// Waits for news until the link ends.
 fn watch(shared: &Shared, host: &str) {
     let mut state = shared.lock();
-    while shared.end().is_none() {
+    while !shared.is_ended() {
         let version = state.view.as_ref().filter(|_| state.registered.is_some()).map(|view| view.version);
-        let Some(version) = version else {
+        let (Some(version), Some(asks)) = (version, shared.client()) else {
             state = shared.rest(state, PAUSE);
             continue;
         };
         drop(state);
-        let Some(asks) = shared.client() else { return };
-        let answer = asks.view(host, version, NEWS);
-        let failed = answer.is_err();
+        let sent = Instant::now();
+        let answer = asks.view(host, version, NEWS).map(News::of);
         state = shared.lock();
-        state.viewed(answer, Instant::now());
+        let is_other = state.viewed(answer, sent, Instant::now());
         shared.news.notify_all();
-        if failed {
-            let until = Instant::now() + PAUSE;
-            while shared.end().is_none() && Instant::now() < until {
-                state = shared.rest(state, until.saturating_duration_since(Instant::now()));
-            }
+        // A View that comes too soon, and says nothing new, is no reason to ask at once again.
+        let until = if is_other { Instant::now() + FLOOR } else { sent + PAUSE };
+        while !shared.is_ended() && Instant::now() < until {
+            state = shared.rest(state, until.saturating_duration_since(Instant::now()));
         }
     }
 }

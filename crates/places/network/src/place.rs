@@ -1,26 +1,28 @@
 //! The place, as the agent knows it.
 
 use crate::action::{Faults, NetworkAction};
-use crate::book::{Standing, WantedPath};
+use crate::book::{Entry, Standing, WantedPath, pair_of};
 use crate::controller::{self, Open};
 use crate::duty::State;
 use crate::keys::Keys;
-use crate::link::Link;
+use crate::link::{self, Link};
 use crate::misses::Misses;
 use crate::offering::{Offered, Offering};
 use crate::plan::{self, Facts};
 use crate::record::Record;
-use std::collections::BTreeMap;
+use crate::shown::Now;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tidegate_contract::{Attach, Controller, OnRefused, OnUnreachable, Vnic};
 use tidegate_controller_api::View;
 use tidegate_durable::DurableError;
 use tidegate_evidence::NetworkPath;
 use tidegate_place::{
-    Capabilities, Installation, KeyRing, Observed, Offers, PairPorts, Place, PlaceError, Plan, Refusal, Site,
-    Taken, Wanted,
+    Capabilities, Installation, KeyRing, Observed, Offers, Pair, PairPorts, Place, PlaceError, Plan, Refusal,
+    Site, Taken, Wanted,
 };
 use tidegate_visible::{beginning, visible};
 
@@ -28,25 +30,36 @@ use tidegate_visible::{beginning, visible};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest text of one of them (bytes).
 const LONGEST: usize = 1000;
+/// After a wait in vain, later changes do not wait until the controller has answered, at most for that long: many files of
+/// one round would each wait.
+const IN_VAIN: Duration = Duration::from_secs(60);
 /// Most announcements that do not count of which the host's problem tells.
 const TOLD: usize = 4;
 
 /// Paths through the network.
 pub struct NetworkPlace {
     run: String,
-    open: Arc<Mutex<Open>>,
+    open: Arc<Open>,
     ports: PairPorts,
     keys: Keys,
     offers: Offers,
     offering: Offering,
     record: Record,
     link: Option<Link>,
+    /// The controller of the last link.
+    last: Option<Controller>,
+    /// Registrations that end when the change under way is accepted.
+    leaving: Vec<Controller>,
+    /// Ends the last one.
+    left: Option<JoinHandle<()>>,
     /// What the next link begins with.
     rest: State,
     faults: Faults,
     misses: Misses,
     /// Until when the change under way may wait; `None` outside of a change.
     change: Option<Instant>,
+    /// The last wait in vain: when it ended, and how many answers there had been.
+    in_vain: Option<(Instant, u64)>,
 }
 
 /// Installs the place.
@@ -83,18 +96,23 @@ impl NetworkPlace {
         let rest = State::of(record.book(Instant::now()));
         let place = Self {
             run: format!("{}-{:x}", std::process::id(), since.as_nanos()),
-            open: Arc::new(Mutex::new(open)),
+            open: Arc::new(open),
             ports,
             keys,
             offers,
             offering: Offering::default(),
             record,
             link: None,
+            last: None,
+            leaving: vec![],
+            left: None,
             rest,
             faults: Faults::new(),
             misses: Misses::default(),
             change: None,
+            in_vain: None,
         };
+        place.govern();
         Ok((place, damage))
     }
 
@@ -114,18 +132,64 @@ impl NetworkPlace {
         self.offering.forget();
         if let Some(link) = self.link.take() {
             let before = link.controller.clone();
-            let leaving = to.is_none_or(|to| (&to.host, &to.urls) != (&before.host, &before.urls));
-            let state = link.stop(leaving);
-            // With another controller, nothing but what is wanted counts.
-            self.rest = State::of(state.book);
+            self.rest = link.stop();
+            if to.is_none_or(|to| to.host != before.host) {
+                self.leaving.push(before.clone());
+            }
+            self.last = Some(before);
         }
-        let Some(controller) = to else { return Ok(()) };
-        let mut state = std::mem::take(&mut self.rest);
-        state.book.ask_all(Instant::now());
-        let link = Link::start(controller, state, &self.open, &self.ports, &self.keys);
-        self.link =
-            Some(link.map_err(|error| PlaceError::Failed(format!("no thread for the controller: {error}")))?);
-        Ok(())
+        let Some(to) = to else { return Ok(()) };
+        let is_same =
+            |last: &Controller| last.host == to.host && last.urls.iter().any(|url| to.urls.contains(url));
+        let is_same = self.last.as_ref().is_some_and(is_same);
+        let state = std::mem::take(&mut self.rest).for_link(&to.host, is_same, Instant::now());
+        match Link::start(to, state, &self.open, &self.ports, &self.keys, self.left.take()) {
+            Ok(link) => {
+                // What was not reported yet.
+                link.report(self.misses.totals().clone());
+                self.link = Some(link);
+                Ok(())
+            }
+            Err((error, state)) => {
+                self.rest = *state;
+                Err(PlaceError::Failed(format!("no thread for the controller: {error}")))
+            }
+        }
+    }
+
+    /// Ends the registrations of hosts' names that this host has no more.
+    fn leave(&mut self) {
+        let host = self.link.as_ref().map(|link| link.controller.host.clone());
+        for controller in std::mem::take(&mut self.leaving) {
+            // A change that was taken back leaves nothing.
+            if Some(&controller.host) == host.as_ref() {
+                continue;
+            }
+            self.last = self.last.take().filter(|last| last.host != controller.host);
+            match link::leave(controller, self.open.clone(), self.left.take()) {
+                Ok(thread) => self.left = Some(thread),
+                Err(error) => {
+                    tracing::warn!(%error, "no thread to leave the network's controller: its lease ends by itself")
+                }
+            }
+        }
+    }
+
+    /// Waits for the decision on a path, unless the last wait was in vain and nothing was heard since.
+    fn decision(&mut self, name: &str, end: Instant) -> Standing {
+        let Some(link) = &self.link else { return Standing::Asked };
+        let (answers, trouble) = link.read(|state| (state.answers, state.trouble.clone()));
+        let is_in_vain = |(at, before): (Instant, u64)| before == answers && at.elapsed() < IN_VAIN;
+        if self.in_vain.is_some_and(is_in_vain) {
+            let why = trouble.unwrap_or_else(|| "no answer in time".into());
+            link.away(&why);
+            return Standing::Away(why);
+        }
+        let standing = link.wait(name, end);
+        if matches!(standing, Standing::Away(_)) {
+            self.in_vain = Some((Instant::now(), link.read(|state| state.answers)));
+        }
+        standing
     }
 
     /// Wants a path. In a change, waits for the decision, and refuses if the contract says so.
@@ -137,11 +201,16 @@ impl NetworkPlace {
         };
         link.ask(to.clone());
         let Some(end) = self.change.filter(|_| !back) else { return Ok(()) };
-        let refused = match link.wait(&to.terms.name(), end) {
+        let refused = match self.decision(&to.terms.name(), end) {
             Standing::Refused(why) if to.policy.on_refused == OnRefused::Fail => format!(
                 "the network's controller refuses its path to {}: {}; ask for less, or write on-refused = \"best-effort\"",
                 to.terms.remote,
                 why.join("; ")
+            ),
+            Standing::Unlike(why) if to.policy.on_refused == OnRefused::Fail => format!(
+                "its path to {} is not as it was asked for: {why}; see `tidegate path show` and the controller's log, or write \
+                 on-refused = \"best-effort\"",
+                to.terms.remote
             ),
             Standing::Away(why) if to.policy.on_unreachable == OnUnreachable::Wait => format!(
                 "its path to {} has to be granted first (on-unreachable = \"wait\"), and the network's controller does not \
@@ -150,9 +219,10 @@ impl NetworkPlace {
             ),
             _ => return Ok(()),
         };
-        match from {
-            Some(from) => link.ask(from.clone()),
-            None => link.release(&to.terms.name()),
+        match (&self.link, from) {
+            (Some(link), Some(from)) => link.ask(from.clone()),
+            (Some(link), None) => link.release(&to.terms.name()),
+            (None, _) => {}
         }
         Err(PlaceError::Refused(refused))
     }
@@ -183,6 +253,26 @@ impl NetworkPlace {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
+    /// Tells which pairs may use their source ports: those whose contracts are within what the network has for them. Not
+    /// in a change, which may have just taken one away.
+    fn govern(&self) {
+        let controlled = self.link.as_ref().map(|link| link.controller.uplinks.clone()).unwrap_or_default();
+        let (uplinks, granted) = self.read(|state| {
+            let entries = || state.book.entries().values();
+            // Before the first contract is known, those on record have one.
+            let of_record = entries().map(|entry| entry.wanted.terms.uplink.clone());
+            let uplinks: BTreeSet<String> = controlled.into_iter().chain(of_record).collect();
+            let covered = |entry: &&Entry| {
+                let terms = &entry.wanted.terms;
+                entry.covers(terms, self.ports.port(&pair_of(terms)))
+            };
+            let granted: Vec<Pair> =
+                entries().filter(covered).map(|entry| pair_of(&entry.wanted.terms)).collect();
+            (uplinks, granted)
+        });
+        self.ports.govern(uplinks.iter().map(String::as_str), granted);
+    }
+
     fn paths(&self) -> (BTreeMap<String, Vec<NetworkPath>>, BTreeMap<String, String>) {
         let mut paths = BTreeMap::<String, Vec<NetworkPath>>::new();
         let mut unpromised = BTreeMap::new();
@@ -193,11 +283,12 @@ impl NetworkPlace {
         self.read(|state| {
             for entry in state.book.entries().values().filter(|_| has_link) {
                 let terms = &entry.wanted.terms;
-                if let Some(why) = entry.unpromised() {
+                let now =
+                    Now { port: self.ports.port(&pair_of(terms)), leased: state.is_leased(Instant::now()) };
+                if let Some(why) = entry.unpromised(now) {
                     unpromised.entry(terms.vnic.clone()).or_insert(why);
                 }
-                let port = self.ports.port(&terms.vnic, &terms.remote);
-                paths.entry(terms.vnic.clone()).or_default().push(entry.evidence(port));
+                paths.entry(terms.vnic.clone()).or_default().push(entry.evidence(now));
             }
         });
         (paths, unpromised)
@@ -244,8 +335,20 @@ impl Place for NetworkPlace {
     }
 
     /// Begins a change: what is on disk is as before until it is accepted.
-    fn prepare(&mut self, _: &[&NetworkAction]) -> Result<(), PlaceError> {
+    fn prepare(&mut self, actions: &[&NetworkAction]) -> Result<(), PlaceError> {
         self.change = Some(Instant::now() + PATIENCE);
+        // A pair that may send more than it has been granted must not do so as soon as the host switch has its contract.
+        for action in actions {
+            let NetworkAction::Ask { to, .. } = action else { continue };
+            let pair = pair_of(&to.terms);
+            let port = self.ports.port(&pair);
+            let covers = |state: &State| {
+                state.book.entries().get(&to.terms.name()).is_some_and(|entry| entry.covers(&to.terms, port))
+            };
+            if !self.read(covers) {
+                self.ports.revoke(&pair);
+            }
+        }
         Ok(())
     }
 
@@ -288,13 +391,22 @@ impl Place for NetworkPlace {
 
     fn accept(&mut self, _: &[Vnic]) {
         self.change = None;
+        self.leave();
+        match &self.link {
+            Some(link) => link.accepted(),
+            None => self.rest.accepted = true,
+        }
         let book = self.read(|state| state.book.clone());
         if let Err(error) = self.record.keep(&book) {
             tracing::error!(%error, "the paths through the network cannot be recorded; trying again soon");
         }
+        self.govern();
     }
 
     fn observe(&mut self, _: &[Vnic]) -> Result<(Observed, Facts), PlaceError> {
+        // A change that was given up before its first action.
+        self.change = None;
+        self.govern();
         let (paths, unpromised) = self.paths();
         let mut observed =
             Observed { unpromised, problem: self.problem(), ..Observed::nothing("the network's controller") };
@@ -313,7 +425,7 @@ impl Place for NetworkPlace {
                 .map(|(name, entry)| (name.clone(), entry.wanted.clone()))
                 .collect(),
             faults: self.faults.clone(),
-            seen: self.misses.last().cloned(),
+            seen: self.misses.last().clone(),
         });
         Ok((observed, facts))
     }

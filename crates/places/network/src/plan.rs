@@ -11,16 +11,17 @@
 use crate::action::{Faults, NetworkAction};
 use crate::arrivals::{Told, arrivals};
 use crate::book::{Policy, WantedPath};
-use crate::misses::{SeenPaths, seen};
+use crate::misses::{Look, seen};
 use crate::offer::offer;
 use crate::offering::Offered;
 use crate::registration::registration;
 use crate::unknown::unknown;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tidegate_contract::network_paths::{NetworkPaths, network_paths};
+use tidegate_contract::network_paths::{NetworkPaths, PathTerms, network_paths};
 use tidegate_contract::{ContractSet, Controller, OnRefused, Vnic};
 use tidegate_controller_api::{Registration, View};
+use tidegate_evidence::PairStatus;
 use tidegate_place::{Refusal, Wanted};
 
 /// The facts of one look.
@@ -43,7 +44,7 @@ pub struct Facts {
     /// Pairs without a path.
     pub faults: Faults,
     /// Late frames at the last look.
-    pub seen: Option<SeenPaths>,
+    pub seen: Look,
 }
 
 /// See [`tidegate_place::Place::plan`].
@@ -62,7 +63,9 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Result<Vec<NetworkAction>, Ve
     let vnics: Vec<Vnic> = wanted.work.written.iter().map(|vnic| (*vnic).clone()).collect();
     let (uplinks, remotes) = (&wanted.network.uplinks, &wanted.network.remotes);
     let set = ContractSet { host: wanted.host, vnics: &vnics, uplinks, remotes };
-    let found = controller.map_or_else(NetworkPaths::default, |controller| network_paths(&set, controller));
+    let found = controller.map_or_else(NetworkPaths::default, |controller| {
+        network_paths(&set, controller, |terms| age(wanted, facts, terms))
+    });
     let by_name: BTreeMap<&str, &Vnic> = vnics.iter().map(|vnic| (vnic.name.as_str(), vnic)).collect();
     let policy = |name: &str| {
         let vnic = by_name.get(name);
@@ -71,7 +74,7 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Result<Vec<NetworkAction>, Ve
             on_unreachable: vnic.and_then(|vnic| vnic.on_unreachable).unwrap_or_default(),
         }
     };
-    let mut faults = faults(&found, policy)?;
+    let mut faults = faults(&found, &wanted.work.refused, policy)?;
     if let Some(controller) = controller {
         let Offered { newest, taken, .. } = &facts.offered;
         let mut declined = taken.declined.clone();
@@ -130,31 +133,47 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Result<Vec<NetworkAction>, Ve
     Ok(actions)
 }
 
-/// Returns the faults of contracts that may be in force nevertheless; the others are refused.
-fn faults(found: &NetworkPaths, policy: impl Fn(&str) -> Policy) -> Result<Faults, Vec<Refusal>> {
+/// Returns the age of a pair, the oldest first: those that have a port at the switch, then those that are wanted already.
+fn age(wanted: &Wanted<'_>, facts: &Facts, terms: &PathTerms) -> u8 {
+    let pairs =
+        wanted.work.evidence.iter().filter_map(|evidence| evidence.pairs.get(&terms.uplink)).flatten();
+    let is_it = |pair: &PairStatus| (&pair.vnic, &pair.remote) == (&terms.vnic, &terms.remote);
+    match pairs.into_iter().any(|pair| pair.port.is_some() && is_it(pair)) {
+        true => 0,
+        false if facts.wanted.contains_key(&terms.name()) => 1,
+        false => 2,
+    }
+}
+
+/// Returns the faults of contracts that may be in force nevertheless, or that were `refused` already; the others are
+/// refused.
+fn faults(
+    found: &NetworkPaths,
+    refused: &BTreeSet<&str>,
+    policy: impl Fn(&str) -> Policy,
+) -> Result<Faults, Vec<Refusal>> {
     let (mut noted, mut refusals) = (Faults::new(), Vec::new());
     for fault in &found.faults {
         let to = fault.remote.as_ref().map_or_else(String::new, |remote| format!(" to {remote}"));
         let reason = format!("no path{to} through the network can be asked for: {}", fault.reason);
         match policy(&fault.vnic).on_refused {
-            OnRefused::Fail => {
+            OnRefused::Fail if !refused.contains(fault.vnic.as_str()) => {
                 let or = "; or write on-refused = \"best-effort\"";
                 refusals.push(Refusal::new(&fault.vnic, reason + or));
             }
-            OnRefused::BestEffort => noted.entry(fault.vnic.clone()).or_default().push(reason),
+            _ => noted.entry(fault.vnic.clone()).or_default().push(reason),
         }
     }
     if refusals.is_empty() { Ok(noted) } else { Err(refusals) }
 }
 
 /// Returns the counters of late frames if there are other ones than at the last look.
-fn late(wanted: &Wanted<'_>, facts: &Facts) -> Option<SeenPaths> {
+fn late(wanted: &Wanted<'_>, facts: &Facts) -> Option<Look> {
     let controller = wanted.network.controller.as_ref()?;
-    let pairs = wanted.work.evidence.iter().flat_map(|evidence| &evidence.pairs);
-    let served = pairs.filter(|(uplink, _)| controller.serves(uplink)).flat_map(|(_, pairs)| pairs);
-    let now = seen(served);
-    let is_known =
-        |(name, seen): (&String, _)| facts.seen.as_ref().is_some_and(|last| last.get(name) == Some(seen));
-    let is_first = facts.seen.is_none() && !wanted.work.evidence.is_empty();
-    (is_first || !now.iter().all(is_known)).then_some(now)
+    let started = wanted.work.switch_started.unwrap_or(0);
+    let uplinks = wanted.work.evidence.iter().flat_map(|evidence| &evidence.pairs);
+    let served = uplinks.filter(|(uplink, _)| controller.serves(uplink));
+    let now: Look = served.map(|(uplink, pairs)| (uplink.clone(), seen(started, pairs.iter()))).collect();
+    let is_known = |(uplink, seen): (&String, &_)| facts.seen.get(uplink) == Some(seen);
+    (!now.iter().all(is_known)).then_some(now)
 }

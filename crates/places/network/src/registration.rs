@@ -49,6 +49,8 @@ pub fn registration(
         .collect();
     announced.sort_by(|a, b| a.name.cmp(&b.name));
     announced.truncate(VNICS);
+    // In any order of the View, the same ones count.
+    arrivals.sort_by(|a, b| a.remote.cmp(&b.remote));
     arrivals.truncate(VNICS);
     Registration {
         run: run.to_owned(),

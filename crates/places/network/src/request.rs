@@ -39,6 +39,12 @@ impl Hosts {
             remotes: view.remotes.iter().map(remote).collect(),
         }
     }
+
+    /// Returns whether both say the same of the far host of a path.
+    pub fn has_same(&self, other: &Self, terms: &PathTerms) -> bool {
+        self.peers.get(&terms.target) == other.peers.get(&terms.target)
+            && self.remotes.get(&terms.remote) == other.remotes.get(&terms.remote)
+    }
 }
 
 /// Returns the request of host `source`.

@@ -79,6 +79,19 @@ pub enum SwitchAction {
     Direct(Directions),
 }
 
+impl SwitchAction {
+    /// Whether it may make pairs of vNICs with ports of their own.
+    pub(crate) fn may_make_pairs(&self) -> bool {
+        match self {
+            Self::SetUplink { .. } => true,
+            Self::Contract(ContractChange::Create(vnic) | ContractChange::Change { to: vnic, .. }) => {
+                vnic.is_realtime()
+            }
+            _ => false,
+        }
+    }
+}
+
 impl Action for SwitchAction {
     fn vnic(&self) -> Option<&str> {
         match self {

@@ -22,6 +22,7 @@
 //! - `duplicate`: our duplicates of the descriptors that the switch was given
 //! - `tap`: taps
 //! - `uplinks`, `mending`, `sockets`: the ways to other hosts, pauses between repairs, and the sockets
+//! - `kept_ports`: source ports of pairs, over switches and sockets
 //! - `packet`, `xdp`, `device`: those of plain NICs, and the device
 //! - `options`: options of sockets
 //! - `peers_only`: a filter on the sockets of uplinks
@@ -43,6 +44,7 @@ mod directing;
 mod duplicate;
 mod following;
 mod inherited;
+mod kept_ports;
 mod mending;
 mod notes;
 mod observe;

@@ -75,6 +75,15 @@ impl SwitchPlace {
                 ..ObservedVnic::of(&recorded.vnic, Connection::Disconnected)
             });
         }
+        let problem = problem.or(self.learn_ports(&uplinks).err().map(|e| {
+            format!("the source ports of pairs cannot be recorded: a switch that is started anew may exchange them: {e}")
+        }));
+        self.pair_ports.tell(pair_ports(&uplinks));
+        // An uplink that the switch does not have is declared anew, with the pairs that may use their ports.
+        self.granted.retain(|name, _| uplinks.iter().any(|status| status.uplink.name == *name));
+        if let Err(error) = self.tell_granted() {
+            tracing::warn!(%error, "the switch cannot be told which pairs may use their source ports; trying again soon");
+        }
         let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
         // The plan refuses more vNICs than the switch carries: other obstacles do not matter then.
         let new = new.take(plan::MOST);
@@ -84,7 +93,6 @@ impl SwitchPlace {
         }
         let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v, &own_entries)?))).collect();
         let found = self.record.iter().filter_map(|(name, entry)| Some((name.clone(), entry.found.clone()?)));
-        self.pair_ports.tell(pair_ports(&uplinks));
         for UplinkStatus { uplink, peers, far_misses, pairs, .. } in &mut uplinks {
             evidence.peers.append(peers);
             evidence.pairs.insert(uplink.name.clone(), std::mem::take(pairs));

@@ -6,6 +6,7 @@ use crate::culprit::Culprits;
 use crate::directing::Directing;
 use crate::duplicate::Duplicate;
 use crate::following::NicTables;
+use crate::kept_ports::KeptPorts;
 use crate::mending::Mending;
 use crate::notes;
 use crate::peers_only::Filter;
@@ -13,7 +14,7 @@ use crate::plan::{self, Facts};
 use crate::record::Record;
 use crate::sockets::KeptSockets;
 use crate::stages::Loads;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,8 +23,8 @@ use tidegate_contract::{Attach, Vnic};
 use tidegate_durable::{Damage, DurableError};
 use tidegate_paths::{Entry, Inode, Namespace, Paths};
 use tidegate_place::{
-    Capabilities, Capture, ContractChange, Installation, Observed, PairPorts, Place, PlaceError, Plan,
-    Refusal, Site, Wanted,
+    Action, Capabilities, Capture, ContractChange, Installation, Observed, PairPorts, Place, PlaceError,
+    Plan, Refusal, Site, Wanted,
 };
 use tidegate_service::foreign::Budget;
 use tidegate_switch::control::{Client, SwitchError};
@@ -56,7 +57,16 @@ pub struct SwitchPlace {
     /// Directions that the switch was given, and its report on them.
     pub(crate) directing: Directing,
     pub(crate) pair_ports: PairPorts,
+    /// Source ports that pairs have had.
+    pub(crate) kept_ports: KeptPorts,
+    /// Which pairs may use their ports, as the switch was told, by uplink.
+    pub(crate) granted: HashMap<String, Granted>,
+    /// In a change, the last vNIC or uplink that may make pairs: their ports are told after it.
+    pub(crate) last_of_pairs: Option<String>,
 }
+
+/// vNIC and remote of each pair that may use its port; `None`: all.
+pub(crate) type Granted = Option<BTreeSet<(String, String)>>;
 
 /// How the place works.
 #[derive(Clone, Debug)]
@@ -81,6 +91,7 @@ impl SwitchPlace {
     ) -> Result<(Self, Vec<Damage>), DurableError> {
         tidegate_ebpf::log_by_tracing();
         let (record, damage) = Record::load(state)?;
+        let (kept_ports, of_ports) = KeptPorts::load(state)?;
         let place = Self {
             switch: Conversation::new(&options.socket, wake),
             paths,
@@ -97,8 +108,12 @@ impl SwitchPlace {
             loads: Loads::default(),
             directing: Directing::default(),
             pair_ports: PairPorts::default(),
+            kept_ports,
+            granted: HashMap::new(),
+            last_of_pairs: None,
         };
-        Ok((place, damage.map(|what| ("switch state", what)).into_iter().collect()))
+        let damage = damage.map(|what| ("switch state", what));
+        Ok((place, damage.into_iter().chain(of_ports.map(|what| ("ports of pairs", what))).collect()))
     }
 
     /// The copying of frames, for the agent's API.
@@ -187,10 +202,40 @@ impl Place for SwitchPlace {
             SwitchAction::Contract(ContractChange::Create(vnic)) => Some(vnic),
             _ => None,
         });
-        self.record.reserve(coming).map_err(not_recorded)
+        self.record.reserve(coming).map_err(not_recorded)?;
+        let of_pairs = actions.iter().rev().find(|action| action.may_make_pairs());
+        self.last_of_pairs = of_pairs.and_then(|action| Some(action.vnic()?.to_owned()));
+        Ok(())
     }
 
     fn apply(&mut self, action: &SwitchAction) -> Result<(), PlaceError> {
+        // A pair that loses its port must have lost it before it may send more.
+        self.tell_granted()?;
+        let result = self.do_action(action);
+        if self.last_of_pairs.is_some() && self.last_of_pairs.as_deref() == action.vnic() {
+            // A path is asked for within the same change.
+            self.tell_pair_ports();
+        }
+        result
+    }
+
+    fn accept(&mut self, contracts: &[Vnic]) {
+        self.last_of_pairs = None;
+        contracts.iter().for_each(|vnic| self.record.own(&vnic.name));
+    }
+
+    fn observe(&mut self, coming: &[Vnic]) -> Result<(Observed, Facts), PlaceError> {
+        self.look(coming)
+    }
+
+    fn recorded(&self) -> Vec<Vnic> {
+        let ours = self.record.iter().filter(|(_, entry)| entry.found.is_none());
+        ours.map(|(_, entry)| entry.vnic.clone()).collect()
+    }
+}
+
+impl SwitchPlace {
+    fn do_action(&mut self, action: &SwitchAction) -> Result<(), PlaceError> {
         use ContractChange::{Change, Create, Remove};
         match action {
             SwitchAction::SetHost { to, .. } => {
@@ -200,18 +245,10 @@ impl Place for SwitchPlace {
                 self.switch.host = Some(to.clone());
                 Ok(())
             }
-            SwitchAction::SetUplink { to, .. } => self.set_uplink(to).map(|()| self.tell_pair_ports()),
+            SwitchAction::SetUplink { to, .. } => self.set_uplink(to),
             SwitchAction::RemoveUplink { name, .. } => self.remove_uplink(name),
-            SwitchAction::Contract(Create(vnic)) => {
-                self.create(vnic)?;
-                self.tell_pair_ports_of(vnic);
-                Ok(())
-            }
-            SwitchAction::Contract(Change { from, to }) => {
-                self.change(from, to)?;
-                self.tell_pair_ports_of(to);
-                Ok(())
-            }
+            SwitchAction::Contract(Create(vnic)) => self.create(vnic),
+            SwitchAction::Contract(Change { from, to }) => self.change(from, to),
             SwitchAction::Contract(Remove(vnic)) => self.remove(vnic),
             SwitchAction::Adopt(vnic) => self.adopt(vnic),
             SwitchAction::Release(vnic) => {
@@ -226,19 +263,6 @@ impl Place for SwitchPlace {
                 Ok(())
             }
         }
-    }
-
-    fn accept(&mut self, contracts: &[Vnic]) {
-        contracts.iter().for_each(|vnic| self.record.own(&vnic.name));
-    }
-
-    fn observe(&mut self, coming: &[Vnic]) -> Result<(Observed, Facts), PlaceError> {
-        self.look(coming)
-    }
-
-    fn recorded(&self) -> Vec<Vnic> {
-        let ours = self.record.iter().filter(|(_, entry)| entry.found.is_none());
-        ours.map(|(_, entry)| entry.vnic.clone()).collect()
     }
 }
 

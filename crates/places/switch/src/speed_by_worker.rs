@@ -79,7 +79,7 @@ fn frames_a_second_by_their_workers_socket_and_by_crossing() {
     let Sockets { receive, send, pairs, notices, .. } = made;
     let copies = receive.iter().map(|socket| socket.try_clone().unwrap()).collect();
     let handed = uplinks::Sockets { receive: copies, send, pairs, ports: vec![], notices };
-    switch.set_uplink(near, vec![], vec![], Some(handed)).unwrap();
+    switch.set_uplink(near, (vec![], vec![], Default::default()), Some(handed)).unwrap();
     let status = switch.uplinks().remove(0);
     // The one of both that is at the other worker.
     let folder = tempfile::tempdir().unwrap();

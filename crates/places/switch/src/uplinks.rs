@@ -7,15 +7,15 @@
 
 use crate::action::Declared;
 use crate::peers_only::{Filter, destinations};
-use crate::place::{SwitchPlace, switch_failed};
+use crate::place::{Granted, SwitchPlace, switch_failed};
 use crate::sockets::{self, KeptSockets, Sockets, same_sockets};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Instant;
-use tidegate_contract::{Uplink, UplinkKind, Vnic};
-use tidegate_evidence::PairStatus;
-use tidegate_place::PlaceError;
-use tidegate_switch::control::{UplinkSockets, UplinkStatus};
+use tidegate_contract::{Uplink, UplinkKind};
+use tidegate_durable::DurableError;
+use tidegate_place::{Pair, PlaceError};
+use tidegate_switch::control::{PortOrders, UplinkSockets, UplinkStatus};
 
 impl SwitchPlace {
     /// Makes an uplink, or changes one, or makes one anew that is broken.
@@ -102,10 +102,15 @@ impl SwitchPlace {
     fn tell(&mut self, declared: &Declared, is_there: bool) -> Result<(), PlaceError> {
         let Declared { uplink, remotes, keys } = declared;
         let keys: Vec<_> = keys.iter().filter_map(|declared| declared.keys).collect();
+        let granted = self.granted_of(&uplink.name);
+        let orders = PortOrders { kept: self.kept_ports.of(&uplink.name), granted: granted.clone() };
         let Some(mut kept) = self.uplink_sockets.remove(&uplink.name) else {
-            let change =
-                |s: &mut crate::conversation::Session| s.client.set_uplink(uplink, remotes, &keys, None);
-            return self.switch.ask(change).map_err(switch_failed);
+            let change = |s: &mut crate::conversation::Session| {
+                s.client.set_uplink(uplink, remotes, &keys, orders.clone(), None)
+            };
+            self.switch.ask(change).map_err(switch_failed)?;
+            self.granted.insert(uplink.name.clone(), granted);
+            return Ok(());
         };
         let (before, wanted) = (kept.destinations(), destinations(uplink));
         let result = self.reach(&mut kept, before.union(&wanted).copied().collect()).and_then(|()| {
@@ -113,7 +118,10 @@ impl SwitchPlace {
             let Sockets { receive, send, pairs, notices, .. } = sockets;
             let notices = notices.as_ref();
             let sockets = (!is_there).then_some(UplinkSockets { receive, send, pairs, notices });
-            self.switch.ask(|s| s.client.set_uplink(uplink, remotes, &keys, sockets)).map_err(switch_failed)
+            let change = |s: &mut crate::conversation::Session| {
+                s.client.set_uplink(uplink, remotes, &keys, orders, sockets)
+            };
+            self.switch.ask(change).map_err(switch_failed)
         });
         let narrowed = match &result {
             Ok(()) => self.reach(&mut kept, wanted),
@@ -121,6 +129,9 @@ impl SwitchPlace {
             // It may have the old peers or the new ones.
             Err(_) => Ok(()),
         };
+        if result.is_ok() {
+            self.granted.insert(uplink.name.clone(), granted);
+        }
         kept.uplink = uplink.clone();
         self.uplink_sockets.insert(uplink.name.clone(), kept);
         result.and(narrowed)
@@ -139,6 +150,7 @@ impl SwitchPlace {
         let kept = self.uplink_sockets.remove(name);
         self.nic_tables.forget(name);
         self.declared.remove(name);
+        self.granted.remove(name);
         let result = self.switch.ask(|s| s.client.remove_uplink(name)).map_err(switch_failed);
         // A switch that keeps the sockets reaches no address by them.
         if let (Some(Ok(filter)), Some(mut group)) = (&self.filter, kept.and_then(|kept| kept.group)) {
@@ -147,19 +159,42 @@ impl SwitchPlace {
         result
     }
 
-    /// Tells the ports of pairs if a change of `vnic` may have made some.
-    pub(crate) fn tell_pair_ports_of(&mut self, vnic: &Vnic) {
-        if vnic.is_realtime() && !self.declared.is_empty() {
-            self.tell_pair_ports();
-        }
-    }
-
-    /// Tells the ports of pairs now: a path is asked for within the same change.
+    /// Tells the ports of pairs now.
     pub(crate) fn tell_pair_ports(&mut self) {
         // A switch that does not answer is found by the next look.
-        if let Ok(uplinks) = self.switch.ask(|s| s.client.uplinks()) {
-            self.pair_ports.tell(pair_ports(&uplinks));
+        let Ok(uplinks) = self.switch.ask(|s| s.client.uplinks()) else { return };
+        // On disk before a path is asked for with them.
+        if let Err(error) = self.learn_ports(&uplinks) {
+            tracing::warn!(%error, "the source ports of pairs cannot be recorded: a switch that is started anew may exchange them");
         }
+        self.pair_ports.tell(pair_ports(&uplinks));
+    }
+
+    /// Records the ports of pairs.
+    pub(crate) fn learn_ports(&mut self, uplinks: &[UplinkStatus]) -> Result<(), DurableError> {
+        // The switch's word alone names no uplink.
+        for status in uplinks.iter().filter(|status| self.declared.contains_key(&status.uplink.name)) {
+            self.kept_ports.learn(&status.uplink.name, &status.pairs);
+        }
+        self.kept_ports.save()
+    }
+
+    fn granted_of(&self, uplink: &str) -> Granted {
+        let granted = self.pair_ports.granted(uplink)?;
+        Some(granted.into_iter().map(|pair| (pair.vnic, pair.remote)).collect())
+    }
+
+    /// Tells the switch which pairs may use their ports, where that changed.
+    pub(crate) fn tell_granted(&mut self) -> Result<(), PlaceError> {
+        let is_new =
+            |name: &&String| self.granted.get(*name).is_some_and(|told| *told != self.granted_of(name));
+        let changed: Vec<Declared> = self
+            .declared
+            .iter()
+            .filter(|(name, _)| is_new(name))
+            .map(|(_, declared)| declared.clone())
+            .collect();
+        changed.iter().try_for_each(|declared| self.tell(declared, true))
     }
 
     /// Attaches the filter on the sockets of uplinks; tried once.
@@ -188,9 +223,11 @@ impl SwitchPlace {
 }
 
 /// Returns the source port of each pair that has one of its own.
-pub(crate) fn pair_ports(uplinks: &[UplinkStatus]) -> impl Iterator<Item = ((String, String), u16)> + '_ {
-    let of = |pair: &PairStatus| Some(((pair.vnic.clone(), pair.remote.clone()), pair.port?));
-    uplinks.iter().flat_map(|status| &status.pairs).filter_map(of)
+pub(crate) fn pair_ports(uplinks: &[UplinkStatus]) -> impl Iterator<Item = (Pair, u16)> + '_ {
+    uplinks.iter().flat_map(|status| {
+        let uplink = &status.uplink.name;
+        status.pairs.iter().filter_map(|pair| Some((Pair::new(uplink, &pair.vnic, &pair.remote), pair.port?)))
+    })
 }
 
 fn unfiltered(why: &str) -> String {

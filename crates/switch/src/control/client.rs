@@ -9,7 +9,9 @@
 //! an agent's answers, and the caller waits only for the answer.
 
 use super::answer::{self, Answer, Expected};
-use super::message::{Hello, LinkKind, PortStatus, Reply, Request, Retired, UplinkStatus, WorkStatus};
+use super::message::{
+    Hello, LinkKind, PortOrders, PortStatus, Reply, Request, Retired, UplinkStatus, WorkStatus,
+};
 use super::{channel, clip, notes};
 use crate::stats::Reader;
 use crate::vhost_user::saved::{Number, SavedConnection};
@@ -199,6 +201,7 @@ impl Client {
         uplink: &Uplink,
         remotes: &[Remote],
         keys: &[SegmentKey],
+        orders: PortOrders,
         sockets: Option<UplinkSockets<'_>>,
     ) -> Result<(), SwitchError> {
         let ports = sockets.as_ref().map_or_else(Vec::new, |sockets| ports(sockets.pairs));
@@ -209,7 +212,7 @@ impl Client {
         let notices = sockets.as_ref().is_some_and(|sockets| sockets.notices.is_some());
         let (receive, pairs, descriptors) = sockets.map(of).unwrap_or_default();
         let (uplink, remotes, keys) = (Box::new(uplink.clone()), remotes.to_vec(), keys.to_vec());
-        let request = Request::SetUplink { uplink, remotes, keys, receive, pairs, ports, notices };
+        let request = Request::SetUplink { uplink, remotes, keys, receive, pairs, ports, notices, orders };
         self.expect_done(&request, &descriptors)
     }
 

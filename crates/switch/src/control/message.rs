@@ -4,7 +4,7 @@ use crate::port::talk::PairTraffic;
 use crate::vhost_user::saved::{Number, SavedConnection};
 use crate::worker::handover::Levels;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tidegate_contract::{Host, Mac, Remote, Segment, SegmentKey, Uplink, Vnic};
 use tidegate_cores::directions::Directions;
 use tidegate_evidence::{Connection, FarMiss, HeldUp, PairStatus, PeerStatus, SharedStatus};
@@ -56,6 +56,9 @@ pub enum Request {
         /// Whether the last descriptor is the socket of notices.
         #[serde(default)]
         notices: bool,
+        /// Which pairs have which of these ports.
+        #[serde(default, skip_serializing_if = "PortOrders::is_default")]
+        orders: PortOrders,
     },
     /// Directs CPUs of workers and workers of vNICs, in place of earlier directions. For a switch that is
     /// [`directable`](Hello::directable), as is the next.
@@ -88,6 +91,35 @@ pub enum Request {
         /// Bytes captured of each frame.
         snaplen: u32,
     },
+}
+
+/// What the agent knows of the source ports of pairs, of one uplink.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortOrders {
+    /// Ports that pairs had, at this switch or an earlier one: a pair that is wanted again has its port again, and
+    /// another pair has it last. A network with a controller may still know it as theirs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<PairPort>,
+    /// vNIC and remote of each pair whose frames leave from its port; those of others leave from shared ports. `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granted: Option<BTreeSet<(String, String)>>,
+}
+
+impl PortOrders {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The source port of a pair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PairPort {
+    /// The vNIC of this host.
+    pub vnic: String,
+    /// The other one.
+    pub remote: String,
+    /// Its port.
+    pub port: u16,
 }
 
 /// The descriptors of [`Request::SetPort`].

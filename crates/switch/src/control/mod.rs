@@ -25,7 +25,7 @@ pub mod message;
 pub mod notes;
 
 pub use client::{Attachment, Client, SwitchError, UplinkSockets};
-pub use message::{Hello, KeyPrint, PortStatus, UplinkStatus, WorkStatus};
+pub use message::{Hello, KeyPrint, PairPort, PortOrders, PortStatus, UplinkStatus, WorkStatus};
 
 /// Cuts `text` to whole characters within `room` bytes.
 fn clip(mut text: String, room: usize) -> String {

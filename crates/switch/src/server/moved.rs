@@ -148,7 +148,9 @@ mod tests {
         switch.set_port(testing::vnic("plc1"), Connect::NoFrontEnd).unwrap();
         let (uplink, sockets) = uplink();
         let remote = testing::remote("plc9");
-        switch.set_uplink(uplink.clone(), vec![remote.clone()], vec![], Some(sockets)).unwrap();
+        switch
+            .set_uplink(uplink.clone(), (vec![remote.clone()], vec![], Default::default()), Some(sockets))
+            .unwrap();
         (switch, uplink, remote)
     }
 
@@ -169,13 +171,13 @@ mod tests {
         // Another vNIC's change publishes all pins anew.
         switch.set_port(testing::vnic("plc2"), Connect::NoFrontEnd).unwrap();
         assert_eq!(leads(&switch, &remote), Some(three));
-        switch.set_uplink(uplink.clone(), vec![remote.clone()], vec![], None).unwrap();
+        switch.set_uplink(uplink.clone(), (vec![remote.clone()], vec![], Default::default()), None).unwrap();
         assert_eq!(leads(&switch, &remote), Some(three), "the contract says what it said");
         let at_three = Remote { peer: "host3".into(), ..remote.clone() };
-        switch.set_uplink(uplink.clone(), vec![at_three], vec![], None).unwrap();
+        switch.set_uplink(uplink.clone(), (vec![at_three], vec![], Default::default()), None).unwrap();
         assert_eq!(leads(&switch, &remote), Some(three));
         assert!(switch.lock().moved.is_empty());
-        switch.set_uplink(uplink, vec![remote.clone()], vec![], None).unwrap();
+        switch.set_uplink(uplink, (vec![remote.clone()], vec![], Default::default()), None).unwrap();
         assert_eq!(leads(&switch, &remote), Some(two));
     }
 
@@ -187,9 +189,9 @@ mod tests {
         switch.remote_moved(moved);
         let mut alone = uplink.clone();
         alone.peers.pop();
-        switch.set_uplink(alone, vec![remote.clone()], vec![], None).unwrap();
+        switch.set_uplink(alone, (vec![remote.clone()], vec![], Default::default()), None).unwrap();
         assert_eq!(leads(&switch, &remote), Some(peer_of(&switch, "host2")), "its new host has gone");
-        switch.set_uplink(uplink, vec![remote.clone()], vec![], None).unwrap();
+        switch.set_uplink(uplink, (vec![remote.clone()], vec![], Default::default()), None).unwrap();
         switch.remote_moved(Moved { peer: peer_of(&switch, "host3"), ..moved });
         assert_eq!(leads(&switch, &remote), Some(peer_of(&switch, "host3")));
         switch.remove_uplink("net0").unwrap();
@@ -201,7 +203,7 @@ mod tests {
         let (switch, mut uplink, remote) = start();
         let (two, three) = (peer_of(&switch, "host2"), peer_of(&switch, "host3"));
         uplink.peers[1].segments = Some(vec![Segment::new(77).unwrap()]);
-        switch.set_uplink(uplink, vec![remote.clone()], vec![], None).unwrap();
+        switch.set_uplink(uplink, (vec![remote.clone()], vec![], Default::default()), None).unwrap();
         let moved = Moved { segment: remote.segment, mac: remote.mac, peer: three, since: 1 };
         switch.remote_moved(moved);
         assert_eq!(leads(&switch, &remote), Some(two));

@@ -1,12 +1,12 @@
 //! The pairs of vNICs with stamps of one uplink: their tables for the link, and their counters.
 //!
 //! ```text
-//!  Wanted ─▶ outgoing: Td, key, lane ─▶ link
+//!  Wanted ─▶ outgoing: Td, key, lane if granted ─▶ link
 //!         └▶ incoming: shares, keys ──┘
 //!  PairCounts ◀─ the link counts; the control plane reads: PairStatus
 //! ```
 
-use crate::control::message::KeyPrint;
+use crate::control::message::{KeyPrint, PortOrders};
 use crate::fdb::{PeerIndex, PortIndex};
 use crate::link::vxlan::lanes::PAIR_LANES;
 use crate::link::vxlan::pair_counts::PairCounts;
@@ -35,10 +35,12 @@ pub struct Pairs {
     lanes: BTreeMap<Names, u8>,
     /// Source port of each lane.
     ports: Vec<u16>,
+    /// The agent's, for lanes and their use.
+    pub(super) orders: PortOrders,
     /// Trailers like stamps, of no pair.
     foreign: Arc<Counter>,
     /// What the link has.
-    published: Option<Wanted>,
+    published: Option<(Wanted, PortOrders)>,
 }
 
 /// A registered vNIC of another host.
@@ -85,14 +87,22 @@ pub(super) fn valid(keys: &SegmentKey) -> Keys {
 }
 
 impl Pairs {
-    /// Returns no pairs, of segments with these keys, and source ports of lanes.
-    pub(super) fn new(keys: Vec<SegmentKey>, ports: Vec<u16>) -> Self {
-        Self { keys, ports, ..Self::default() }
+    /// Returns no pairs, of segments with these keys, source ports of lanes, and orders for these.
+    pub(super) fn new(keys: Vec<SegmentKey>, ports: Vec<u16>, orders: PortOrders) -> Self {
+        Self { keys, ports, orders, ..Self::default() }
     }
 
-    /// Returns new tables for the link if it has others than `wanted`.
+    /// Returns the lanes whose ports pairs had.
+    fn kept(&self) -> BTreeMap<Names, u8> {
+        let lane_of = |port: u16| self.ports.iter().take(PAIR_LANES).position(|own| *own == port && port > 0);
+        let kept = self.orders.kept.iter();
+        kept.filter_map(|pair| Some(((pair.vnic.clone(), pair.remote.clone()), lane_of(pair.port)? as u8)))
+            .collect()
+    }
+
+    /// Returns new tables for the link if it has others than `wanted`, by the orders.
     pub(super) fn tables(&mut self, uplink: &str, wanted: Wanted) -> Option<(OutgoingPairs, IncomingPairs)> {
-        if self.published.as_ref() == Some(&wanted) {
+        if self.published.as_ref().is_some_and(|(there, orders)| *there == wanted && *orders == self.orders) {
             return None;
         }
         let most = wanted.outgoing.len().max(wanted.incoming.len());
@@ -102,6 +112,7 @@ impl Pairs {
                 "more than {PAIRS} pairs of vNICs with a deadline: the others have no stamps"
             );
         }
+        let kept = self.kept();
         let mut before = std::mem::take(&mut self.counts);
         let counts = &mut self.counts;
         let mut counts_of = |names: &Names| {
@@ -109,11 +120,12 @@ impl Pairs {
             counts.entry(names.clone()).or_insert_with(kept).clone()
         };
         let sending = || wanted.outgoing.iter().take(PAIRS);
-        give_lanes(&mut self.lanes, sending().map(|(names, ..)| names));
-        let lanes = &self.lanes;
+        give_lanes(&mut self.lanes, sending().map(|(names, ..)| names), &kept);
+        let (lanes, granted) = (&self.lanes, &self.orders.granted);
+        let may_use = |names: &Names| granted.as_ref().is_none_or(|granted| granted.contains(names));
         let outgoing = sending().map(|(names, pair, deadline, number, key)| {
             let pair = Outgoing::new(*pair, *deadline, (*number, *key), counts_of(names));
-            pair.with_lane(lanes.get(names).copied())
+            pair.with_lane(lanes.get(names).copied().filter(|_| may_use(names)))
         });
         let outgoing = OutgoingPairs::new(outgoing.collect());
         let incoming = wanted.incoming.iter().take(PAIRS);
@@ -127,7 +139,7 @@ impl Pairs {
             envelope: remote.envelope.map(|(rate, burst)| Envelope::new(rate, burst)),
         });
         let incoming = IncomingPairs::new(registered.collect(), incoming, self.foreign.clone());
-        self.published = Some(wanted);
+        self.published = Some((wanted, self.orders.clone()));
         Some((outgoing, incoming))
     }
 
@@ -177,12 +189,25 @@ impl Pairs {
     }
 }
 
-/// Gives lanes to the first pairs without one. A pair keeps its lane as long as it is wanted.
-fn give_lanes<'a>(lanes: &mut BTreeMap<Names, u8>, wanted: impl Iterator<Item = &'a Names> + Clone) {
+/// Gives lanes to pairs without one: first to those for which one is kept, then to the first others, of lanes kept for
+/// no pair first. A pair keeps its lane as long as it is wanted.
+fn give_lanes<'a>(
+    lanes: &mut BTreeMap<Names, u8>,
+    wanted: impl Iterator<Item = &'a Names> + Clone,
+    kept: &BTreeMap<Names, u8>,
+) {
     let stays: HashSet<&Names> = wanted.clone().collect();
     lanes.retain(|names, _| stays.contains(names));
-    let used: HashSet<u8> = lanes.values().copied().collect();
-    let mut free = (0..PAIR_LANES as u8).filter(|lane| !used.contains(lane));
+    let mut used: HashSet<u8> = lanes.values().copied().collect();
+    for names in wanted.clone().filter(|names| !lanes.contains_key(*names)).collect::<Vec<_>>() {
+        if let Some(lane) = kept.get(names).filter(|lane| used.insert(**lane)) {
+            lanes.insert(names.clone(), *lane);
+        }
+    }
+    let kept: HashSet<u8> = kept.values().copied().collect();
+    let mut free: Vec<u8> = (0..PAIR_LANES as u8).filter(|lane| !used.contains(lane)).collect();
+    free.sort_by_key(|lane| kept.contains(lane));
+    let mut free = free.into_iter();
     for names in wanted {
         if !lanes.contains_key(names) {
             let Some(lane) = free.next() else { return };
@@ -192,31 +217,4 @@ fn give_lanes<'a>(lanes: &mut BTreeMap<Names, u8>, wanted: impl Iterator<Item = 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        /// Of any sequence of wanted pairs: each lane has one pair, none is free while a pair is without, and a pair
-        /// keeps its lane.
-        #[test]
-        fn each_lane_has_one_pair_that_keeps_it(
-            steps in prop::collection::vec(prop::collection::btree_set(0..100u8, 0..90), 1..10),
-        ) {
-            let mut lanes = BTreeMap::new();
-            for wanted in steps {
-                let wanted: Vec<Names> =
-                    wanted.iter().map(|number| (format!("v{number}"), "remote".to_owned())).collect();
-                let before = lanes.clone();
-                give_lanes(&mut lanes, wanted.iter());
-                let numbers: HashSet<u8> = lanes.values().copied().collect();
-                prop_assert_eq!(numbers.len(), lanes.len());
-                prop_assert_eq!(lanes.len(), wanted.len().min(PAIR_LANES));
-                prop_assert!(numbers.iter().all(|lane| usize::from(*lane) < PAIR_LANES));
-                for names in wanted.iter().filter(|names| before.contains_key(*names)) {
-                    prop_assert_eq!(lanes.get(names), before.get(names));
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -101,15 +101,15 @@ fn answer(switch: &Arc<Switch>, request: Request, mut descriptors: Vec<OwnedFd>)
         },
         Request::RemovePort { name } => switch.remove_port(&name),
         Request::Uplinks => return Reply::Uplinks(switch.uplinks()),
-        Request::SetUplink { uplink, remotes, keys, receive, pairs, ports, notices } => {
+        Request::SetUplink { uplink, remotes, keys, receive, pairs, ports, notices, orders } => {
             let notices = if notices { descriptors.pop() } else { None };
             match descriptors.len() {
-                0 if receive == 0 => switch.set_uplink(*uplink, remotes, keys, None),
+                0 if receive == 0 => switch.set_uplink(*uplink, (remotes, keys, orders), None),
                 count if receive < count && pairs < count - receive => {
                     let pairs = descriptors.split_off(count - pairs);
                     let send = descriptors.split_off(receive);
                     let sockets = Sockets { receive: descriptors, send, pairs, ports, notices };
-                    switch.set_uplink(*uplink, remotes, keys, Some(sockets))
+                    switch.set_uplink(*uplink, (remotes, keys, orders), Some(sockets))
                 }
                 count => Err(format!(
                     "an uplink with {receive} receiving sockets, {pairs} of pairs and {count} descriptors"

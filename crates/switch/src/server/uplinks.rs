@@ -16,7 +16,7 @@ use super::uplink::{KnownSegments, UplinkEntry};
 use super::wanted_pairs;
 use crate::capacity::VNICS;
 use crate::clock::clock;
-use crate::control::message::UplinkStatus;
+use crate::control::message::{PortOrders, UplinkStatus};
 use crate::fdb::{Destination, PortIndex, SegmentIndex};
 use crate::link::{Link, nic, vxlan};
 use crate::neighbours::Neighbours;
@@ -42,6 +42,9 @@ pub struct Sockets {
     /// Sends and receives notices.
     pub notices: Option<OwnedFd>,
 }
+
+/// vNICs behind an uplink's peers, keys of segments, and orders for the source ports of pairs.
+pub type OfUplink = (Vec<Remote>, Vec<SegmentKey>, PortOrders);
 
 impl Switch {
     /// Returns the state of all uplinks.
@@ -72,8 +75,7 @@ impl Switch {
     pub fn set_uplink(
         &self,
         uplink: Uplink,
-        remotes: Vec<Remote>,
-        keys: Vec<SegmentKey>,
+        of_it: OfUplink,
         sockets: Option<Sockets>,
     ) -> Result<(), String> {
         let mut table = self.lock();
@@ -83,13 +85,13 @@ impl Switch {
         }
         match (sockets, table.uplinks.contains_key(&name)) {
             (None, false) => Err(format!("{name} is not an uplink yet, and no sockets came with it")),
-            (None, true) => self.change_uplink(&mut table, uplink, (remotes, keys)),
+            (None, true) => self.change_uplink(&mut table, uplink, of_it),
             (Some(sockets), true) => {
                 drop(table);
                 self.remove_uplink(&name)?;
-                self.set_uplink(uplink, remotes, keys, Some(sockets))
+                self.set_uplink(uplink, of_it, Some(sockets))
             }
-            (Some(sockets), false) => self.add_uplink(&mut table, uplink, (remotes, keys), sockets),
+            (Some(sockets), false) => self.add_uplink(&mut table, uplink, of_it, sockets),
         }
     }
 
@@ -97,7 +99,7 @@ impl Switch {
         &self,
         table: &mut Table,
         uplink: Uplink,
-        (remotes, keys): (Vec<Remote>, Vec<SegmentKey>),
+        (remotes, keys, orders): OfUplink,
         mut sockets: Sockets,
     ) -> Result<(), String> {
         if sockets.receive.is_empty() || sockets.send.is_empty() {
@@ -120,7 +122,7 @@ impl Switch {
             pins: BTreeSet::new(),
             notices: sockets.notices.take().map(Arc::new),
             published: None,
-            pairs: Pairs::new(keys, std::mem::take(&mut sockets.ports)),
+            pairs: Pairs::new(keys, std::mem::take(&mut sockets.ports), orders),
             info: PortInfo::of_uplink(worker as u16),
         };
         entry.numbers = table.number_peers(&entry.uplink, &entry.numbers)?;
@@ -191,7 +193,7 @@ impl Switch {
         &self,
         table: &mut Table,
         uplink: Uplink,
-        (remotes, keys): (Vec<Remote>, Vec<SegmentKey>),
+        (remotes, keys, orders): OfUplink,
     ) -> Result<(), String> {
         let Some(mut entry) = table.uplinks.remove(&uplink.name) else { return Err("no such uplink".into()) };
         let before = (entry.uplink.clone(), std::mem::replace(&mut entry.remotes, remotes));
@@ -210,7 +212,7 @@ impl Switch {
         let stays: BTreeSet<_> = entry.numbers.values().copied().collect();
         let left: Vec<_> = numbers_before.into_values().filter(|peer| !stays.contains(peer)).collect();
         entry.published = None;
-        entry.pairs.keys = keys;
+        (entry.pairs.keys, entry.pairs.orders) = (keys, orders);
         self.send_uplink_contract(&table.host, &entry);
         let gone: Vec<Destination> = left.into_iter().map(|peer| entry.peer(peer)).collect();
         table.uplinks.insert(entry.uplink.name.clone(), entry);

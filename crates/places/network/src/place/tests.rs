@@ -2,14 +2,15 @@
 
 use super::*;
 use crate::controller::{Asks, Trouble};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidegate_contract::controller::Identity;
 use tidegate_contract::{Host, Remote, Tx, Uplink, testing};
 use tidegate_controller_api::{
     self as api, Misses as Late, Path as Granted, PathRequest, PathState, Registration,
 };
 use tidegate_evidence::{Evidence, LateCounts, PairStatus};
-use tidegate_place::{Action, Adopt, HostWork, Network, Offer};
+use tidegate_place::{Action, Adopt, HostWork, Network, Offer, Pair};
 
 /// A test fails after this time rather than hang.
 const LONG: Duration = Duration::from_secs(60);
@@ -20,18 +21,34 @@ struct Said {
     away: AtomicBool,
     refuses: AtomicBool,
     waits: AtomicBool,
+    busy: AtomicBool,
+    /// It answers nothing about paths, or nothing at all, while this is set.
+    slow: AtomicBool,
+    mute: AtomicBool,
+    /// The bound that it grants; 0: as it should be.
+    bound: AtomicU64,
+    term: AtomicU64,
     registrations: Mutex<Vec<Registration>>,
     paths: Mutex<BTreeMap<String, Granted>>,
     releases: Mutex<Vec<String>>,
     late: Mutex<Vec<Late>>,
-    left: AtomicBool,
     remotes: Mutex<Vec<api::Remote>>,
+    left: Mutex<Vec<String>>,
+}
+
+/// Waits as long as `flag` is set, at most as long as a client would.
+fn hold(flag: &AtomicBool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while flag.load(Ordering::SeqCst) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 struct Fake(Arc<Said>);
 
 impl Fake {
     fn answers(&self) -> Result<(), Trouble> {
+        hold(&self.0.mute);
         let away = self.0.away.load(Ordering::SeqCst);
         if away { Err(Trouble::Away("it is switched off".into())) } else { Ok(()) }
     }
@@ -59,7 +76,7 @@ impl Asks for Fake {
         let paths = self.0.paths.lock().unwrap().values().cloned().collect();
         Ok(View {
             version: 1,
-            term: 1,
+            term: 1 + self.0.term.load(Ordering::SeqCst),
             lease: 3_000_000_000,
             peers: vec![peer],
             remotes: self.0.remotes.lock().unwrap().clone(),
@@ -70,6 +87,14 @@ impl Asks for Fake {
 
     fn request(&self, request: &PathRequest) -> Result<Granted, Trouble> {
         self.answers()?;
+        hold(&self.0.slow);
+        if self.0.busy.load(Ordering::SeqCst) {
+            return Err(Trouble::Busy(Duration::from_millis(100)));
+        }
+        let is_other = |path: &Granted| path.name != request.name() && path.request.key == request.key;
+        if self.0.paths.lock().unwrap().values().any(is_other) {
+            return Err(Trouble::Refused(vec!["another path has the same addresses, ports and mark".into()]));
+        }
         if self.0.refuses.load(Ordering::SeqCst) {
             return Err(Trouble::Refused(vec!["no route fits".into(), "s1:2>s2:1 has 1 Mbit/s left".into()]));
         }
@@ -84,10 +109,11 @@ impl Asks for Fake {
             links: vec!["h1>s1:1".into(), "s1:2>h2".into()],
             generation: 1,
             tag: 7,
-            bound: 40_000,
+            bound: self.0.bound.load(Ordering::SeqCst).max(40_000),
             far_burst: 9000,
             misses: 0,
             reasons: vec![],
+            lasting: false,
         };
         self.0.paths.lock().unwrap().insert(path.name.clone(), path.clone());
         Ok(path)
@@ -110,8 +136,8 @@ impl Asks for Fake {
         Err(Trouble::Busy(Duration::from_secs(60)))
     }
 
-    fn leave(&self, _: &str) -> Result<(), Trouble> {
-        self.0.left.store(true, Ordering::SeqCst);
+    fn leave(&self, host: &str) -> Result<(), Trouble> {
+        self.0.left.lock().unwrap().push(host.into());
         Ok(())
     }
 }
@@ -124,6 +150,10 @@ struct Lab {
     network: Network,
     vnics: Vec<Vnic>,
     evidence: Evidence,
+    /// Of the switch.
+    started: u64,
+    /// By a plan before.
+    refused: Vec<&'static str>,
 }
 
 fn place(folder: &Path, said: &Arc<Said>, ports: &PairPorts, offers: Offers) -> NetworkPlace {
@@ -142,7 +172,7 @@ impl Lab {
     /// With an agent that takes offers.
     fn offering(folder: &Path, offers: Offers) -> Self {
         let (said, ports) = (Arc::new(Said::default()), PairPorts::default());
-        ports.tell([(("plc1".to_owned(), "plc9".to_owned()), 49_160)]);
+        ports.tell([(Pair::new("net0", "plc1", "plc9"), 49_160)]);
         let controller = Controller {
             urls: vec!["http://127.0.0.1:1".into()],
             host: "h1".into(),
@@ -153,13 +183,28 @@ impl Lab {
         let remotes = vec![testing::remote("plc9")];
         let network = Network { uplinks: vec![uplink], remotes, keys: vec![], controller: Some(controller) };
         let place = place(folder, &said, &ports, offers);
-        Self { place, said, ports, network, vnics: vec![plc1()], evidence: Evidence::empty("a test") }
+        Self {
+            place,
+            said,
+            ports,
+            network,
+            vnics: vec![plc1()],
+            evidence: Evidence::empty("a test"),
+            started: 1,
+            refused: vec![],
+        }
     }
 
     fn plan(&mut self) -> Result<Vec<NetworkAction>, Vec<Refusal>> {
         let (observed, facts) = self.place.observe(&[]).unwrap();
         let written: Vec<&Vnic> = self.vnics.iter().collect();
-        let work = HostWork { written, evidence: vec![&self.evidence], ..HostWork::default() };
+        let work = HostWork {
+            written,
+            evidence: vec![&self.evidence],
+            switch_started: Some(self.started),
+            refused: self.refused.iter().copied().collect(),
+            ..HostWork::default()
+        };
         let wanted = Wanted {
             host: &Host::default(),
             network: &self.network,
@@ -244,7 +289,7 @@ fn a_change_has_its_path_when_it_is_in_force() {
     lab.until("nothing is left to do", |lab| lab.plan().unwrap().is_empty());
 
     // Another port: asked for anew, without a change.
-    lab.ports.tell([(("plc1".to_owned(), "plc9".to_owned()), 49_161)]);
+    lab.ports.tell([(Pair::new("net0", "plc1", "plc9"), 49_161)]);
     lab.until("the new port", |lab| {
         lab.said.paths.lock().unwrap()["plc1>plc9"].request.key.source_port == 49_161
     });
@@ -253,7 +298,7 @@ fn a_change_has_its_path_when_it_is_in_force() {
     let Lab { said, ports, network, vnics, evidence, .. } = lab;
     said.registrations.lock().unwrap().clear();
     let place = place(folder.path(), &said, &ports, Offers::default());
-    let mut lab = Lab { place, said, ports, network, vnics, evidence };
+    let mut lab = Lab { place, said, ports, network, vnics, evidence, started: 1, refused: vec![] };
     let asks =
         |action: &NetworkAction| matches!(action, NetworkAction::Ask { .. } | NetworkAction::Release { .. });
     assert!(!lab.plan().unwrap().iter().any(asks), "they are on record");
@@ -266,7 +311,7 @@ fn a_change_has_its_path_when_it_is_in_force() {
     lab.until("the record without it", |lab| lab.place.read(|state| state.book.leaving().count() == 0));
     lab.network.controller = None;
     lab.repair();
-    lab.until("the end of the registration", |lab| lab.said.left.load(Ordering::SeqCst));
+    lab.until("the end of the registration", |lab| *lab.said.left.lock().unwrap() == ["h1"]);
 }
 
 #[test]
@@ -310,10 +355,14 @@ fn without_a_controller_a_change_waits_or_is_best_effort() {
     lab.said.away.store(false, Ordering::SeqCst);
     lab.until("a path after an absence", |lab| lab.unpromised().is_none());
     assert_eq!(lab.place.observe(&[]).unwrap().0.problem, None);
-    // What was granted holds while the controller is away.
+    // What was granted counts until the lease ends: then the controller may have released it.
     lab.said.away.store(true, Ordering::SeqCst);
     lab.until("its absence", |lab| lab.place.observe(&[]).unwrap().0.problem.is_some());
-    assert_eq!(lab.unpromised(), None);
+    lab.until("the end of the lease", |lab| {
+        lab.unpromised().is_some_and(|why| why.contains("since the lease of this host's registration ended"))
+    });
+    lab.said.away.store(false, Ordering::SeqCst);
+    lab.until("the path again", |lab| lab.unpromised().is_none());
 }
 
 #[test]
@@ -338,6 +387,14 @@ fn what_cannot_be_keyed_is_refused_or_noted() {
         "{why}"
     );
     assert!(why.ends_with("or write on-refused = \"best-effort\""), "{why}");
+    // In force already, as by files: the others have their paths, and it says why it has none.
+    lab.refused = vec!["plc1"];
+    let noted = lab.plan().unwrap();
+    let is_note =
+        |action: &NetworkAction| matches!(action, NetworkAction::Note(faults) if faults.contains_key("plc1"));
+    assert!(noted.iter().any(is_note), "{noted:?}");
+    assert!(noted.iter().any(|action| matches!(action, NetworkAction::Announce { .. })), "{noted:?}");
+    lab.refused = vec![];
     lab.vnics[0].on_refused = Some(OnRefused::BestEffort);
     assert_eq!(lab.change(), Ok(()));
     assert!(lab.unpromised().unwrap().starts_with("no path through the network can be asked for"));
@@ -380,6 +437,11 @@ fn late_frames_are_reported_as_totals() {
         all.last().map(|late| (late.paths[0].name.clone(), late.paths[0].total, late.paths[0].worst))
     };
     lab.until("all late frames", |lab| total(lab) == Some(("plc9>plc1".into(), 6, 9000)));
+    // A switch that is started anew counts from 0, and may have reached the old count.
+    lab.started += 1;
+    set(&mut lab, 2, 0);
+    lab.repair();
+    lab.until("those of another switch", |lab| total(lab) == Some(("plc9>plc1".into(), 8, 9000)));
     let reports = lab.said.late.lock().unwrap().len();
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(lab.said.late.lock().unwrap().len(), reports, "nothing is new");
@@ -470,3 +532,5 @@ fn a_sender_is_refused_only_after_the_agent_has_decided() {
     lab.until("the refusal", |lab| !arrivals(lab).is_empty());
     assert_eq!(arrivals(&lab)[0].refused.as_deref(), Some("no room"));
 }
+
+mod grants;

@@ -309,7 +309,9 @@ mod tests {
         });
         for deadline in [None, Some(Nanos::new(1_000_000))] {
             let remote = Remote { deadline, to: vec!["plc1".into()], ..testing::remote("plc9") };
-            switch.set_uplink(uplink.clone(), vec![remote], vec![], sockets.take()).unwrap();
+            switch
+                .set_uplink(uplink.clone(), (vec![remote], vec![], Default::default()), sockets.take())
+                .unwrap();
             assert_eq!(switch.realtime_workers(), [deadline.is_some()]);
         }
     }

@@ -119,7 +119,7 @@ pub mod tests {
                 "budget": 900_000
             },
             "state": "active", "level": 0, "links": ["h1>s1:2", "s1:1>s2:1", "s2:2>h2"], "generation": 1, "tag": 7,
-            "bound": 600_000, "far_burst": 9000, "misses": 0, "reasons": []
+            "bound": 600_000, "far_burst": 9000, "misses": 0, "reasons": [], "lasting": false
         }))
         .unwrap()
     }
