@@ -82,6 +82,8 @@ class ThreePairs:
     def __init__(self, folder: Path, cleanup: ExitStack) -> None:
         """No vNIC is there yet."""
         self.folder = folder
+        self.version = 0
+        """Of the View that h2 has read last."""
         self.fabric = cleanup.enter_context(Fabric(folder / "net", line(2)))
         self._manage()
         write_key(folder / "token", "h1")
@@ -140,8 +142,10 @@ class ThreePairs:
         own = {"name": "c", "mac": "52:54:00:09:00:09", "segment": SEGMENT, "addresses": [], "to": []}
         uplink = {"name": "up", "address": address(2), "port": 4789, "arrival_budget": 500_000}
         arrivals = [{"remote": name, "refused": None} for name in "amz"]
-        body = {"run": "h2", "uplinks": [uplink], "vnics": [own], "arrivals": arrivals}
-        self.ask("PUT", "/v1/hosts/h2", "h2", body)
+        body = {"run": "h2", "uplinks": [uplink], "vnics": [own], "arrivals": arrivals, "view": self.version}
+        status, view = self.ask("PUT", "/v1/hosts/h2", "h2", body)
+        if status == 200:
+            self.version = view["version"]
 
     def ask(self, method: str, path: str, token: str, body: object = None) -> tuple[int, Any]:
         """A request to the controller: status and answer; 0 without one."""
