@@ -25,7 +25,8 @@ class Routes:
     def __init__(self, topology: Topology) -> None:
         self._hosts = dict(topology.hosts)
         self._graph: networkx.DiGraph[str] = networkx.DiGraph()
-        self._graph.add_nodes_from(topology.switches)
+        # In order, so that each process prefers the same one of equal ways.
+        self._graph.add_nodes_from(sorted(topology.switches))
         self._links: Links = {}
         for link in sorted(topology.links):
             ends = (link.source.switch, link.target.switch)
