@@ -76,6 +76,7 @@ pub use remote::{Envelope, Remote};
 pub use units::{Bytes, Nanos, Rate};
 pub use uplink::{Exclusive, Peer, SegmentKeys, Uplink, UplinkKind};
 pub use vnic::{
-    Allowed, Attach, Discipline, LinkState, Method, Rx, SocketMode, SocketOwner, Tx, UPLINK, VfOptions, Vnic,
+    Allowed, Attach, Discipline, LinkState, Method, Rx, SocketMode, SocketOwner, Transport, Tx, UPLINK,
+    VfOptions, Vnic,
 };
 pub use write::set_key;

@@ -33,6 +33,7 @@ pub fn vnic(name: &str) -> Vnic {
         guest: None,
         on_refused: None,
         on_unreachable: None,
+        transport: crate::Transport::default(),
     };
     vnic.check().expect("a valid name");
     vnic
@@ -60,6 +61,7 @@ pub fn uplink(name: &str) -> Uplink {
         latency: Some(Nanos::new(100_000)),
         arrival_budget: Nanos::new(500_000),
         peers: vec![peer],
+        rdma: None,
         controlled: false,
     };
     uplink.check().expect("a valid name");

@@ -63,6 +63,10 @@ pub struct Uplink {
     /// The other hosts, at most 64; of a plain NIC one, the network behind it.
     #[serde(default)]
     pub peers: Vec<Peer>,
+    /// RDMA device by which vNICs with [`crate::Transport::Rdma`] send: of VXLAN alone. It has a RoCE v2 GID of
+    /// [`Self::local`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<String>,
     /// Whether a controller admits paths over it: [`crate::Controller`] names it. No key of its table.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub controlled: bool,

@@ -51,6 +51,30 @@ pub struct Vnic {
     /// What becomes of a change while the controller does not answer; [`OnUnreachable::BestEffort`] if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_unreachable: Option<OnUnreachable>,
+    /// How its frames reach other hosts.
+    #[serde(default, skip_serializing_if = "Transport::is_default")]
+    pub transport: Transport,
+}
+
+/// How the frames of a vNIC reach other hosts over an uplink.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// As the uplink sends all frames: [`crate::UplinkKind`].
+    #[default]
+    Uplink,
+    /// By RDMA, to remote vNICs that have it, too: from a queue pair of its own (unreliable datagrams over RoCE v2).
+    Rdma,
+}
+
+impl Transport {
+    /// All transports, with their names in contracts.
+    pub const ALL: [(&'static str, Self); 2] = [("uplink", Self::Uplink), ("rdma", Self::Rdma)];
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The kinds of connection a contract can name; one key each in TOML.

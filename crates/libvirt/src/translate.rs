@@ -158,6 +158,7 @@ fn contract(
         guest: domain.guest.clone(),
         on_refused: None,
         on_unreachable: None,
+        transport: tidegate_contract::Transport::default(),
     };
     let mut keys = own_keys(interface);
     let from = match (request, &interface.bandwidth) {

@@ -27,6 +27,7 @@ pub fn vnic(name: &str, mac: u8) -> Vnic {
         guest: None,
         on_refused: None,
         on_unreachable: None,
+        transport: tidegate_contract::Transport::default(),
     }
 }
 

@@ -114,6 +114,7 @@ allowed.macs = "any"
         guest: Some("/run/vm/plc1.limit".into()),
         on_refused: None,
         on_unreachable: None,
+        transport: crate::Transport::default(),
     };
     assert_eq!(plc1.value, wanted);
     assert_eq!(web.value.name, "a.b");

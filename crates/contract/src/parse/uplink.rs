@@ -55,6 +55,7 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Uplink {
             .text("arrival-budget", A_DURATION, default_arrival_budget())
             .unwrap_or(default_arrival_budget()),
         peers,
+        rdma: None,
         controlled: false,
     };
     table.report_problems(uplink.check());
@@ -218,6 +219,7 @@ next-key-file = "/etc/tidegate/keys/42.next"
             latency: Some(us(100)),
             arrival_budget: us(400),
             peers: vec![host2],
+            rdma: None,
             controlled: false,
         };
         assert_eq!((net0.line, &net0.value), (2, &wanted));

@@ -54,6 +54,7 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Vnic {
         guest: table.text("guest", "an absolute path", "/stand-in".into()),
         on_refused: table.text("on-refused", "\"fail\" or \"best-effort\"", OnRefused::default()),
         on_unreachable: table.text("on-unreachable", "\"best-effort\" or \"wait\"", OnUnreachable::default()),
+        transport: crate::Transport::default(),
     };
     table.report_problems(vnic.check());
     vnic

@@ -183,6 +183,7 @@ fn vnic() -> Vnic {
         guest: None,
         on_refused: None,
         on_unreachable: None,
+        transport: tidegate_contract::Transport::default(),
     }
 }
 
