@@ -31,4 +31,8 @@ pub struct Counters {
     pub no_buffers: Counter,
     /// Queue pairs that failed.
     pub failed_pairs: Counter,
+    /// Sends under way by [tables](super::Tables) that were replaced: a level.
+    pub replaced: Counter,
+    /// 1 if a completion queue is of no use any more: the link has to be made anew.
+    pub broken: Counter,
 }

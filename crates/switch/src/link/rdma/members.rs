@@ -88,7 +88,12 @@ impl Tables {
             .collect();
         senders.sort_unstable();
         senders.dedup_by_key(|(address, number, _)| (*address, *number));
-        Self { pairs: pairs.into(), numbers: numbers.into(), members: members.into(), senders: senders.into() }
+        Self {
+            pairs: pairs.into(),
+            numbers: numbers.into(),
+            members: members.into(),
+            senders: senders.into(),
+        }
     }
 
     /// Returns the queue pair of a port.

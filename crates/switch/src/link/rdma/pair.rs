@@ -9,9 +9,9 @@
 
 use super::setup::{Place, Setup};
 use crate::fdb::{PortIndex, SegmentIndex};
-use crate::stats::layout::Counter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tidegate_contract::Mac;
 use tidegate_verbs::queue_pair::{Depths, Receive};
 use tidegate_verbs::{Error, GRH, QueuePair, Region};
 
@@ -27,14 +27,13 @@ pub struct LocalPair {
     pub port: PortIndex,
     /// Its segment.
     pub segment: SegmentIndex,
+    /// Its address: frames from others do not leave by it, since they would be refused.
+    pub mac: Mac,
     queue_pair: QueuePair,
     buffers: Arc<Region>,
     /// Bytes of a buffer.
     size: usize,
     failed: AtomicBool,
-    /// Sends that the device took, and those of them that it is done with.
-    pub(super) posted: Counter,
-    pub(super) done: Counter,
     _place: Place,
 }
 
@@ -43,7 +42,7 @@ impl LocalPair {
     pub(super) fn new(
         setup: &Setup,
         port: PortIndex,
-        segment: SegmentIndex,
+        (segment, mac): (SegmentIndex, Mac),
         q_key: u32,
         place: Place,
     ) -> Result<Self, Error> {
@@ -55,12 +54,11 @@ impl LocalPair {
         let pair = Self {
             port,
             segment,
+            mac,
             queue_pair,
             buffers,
             size,
             failed: AtomicBool::new(false),
-            posted: Counter::default(),
-            done: Counter::default(),
             _place: place,
         };
         let all: Vec<u16> = (0..RECEIVES as u16).collect();

@@ -11,6 +11,7 @@ use crate::fdb::{PortIndex, SegmentIndex};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tidegate_contract::Mac;
 use tidegate_uplink::{rdma, stamp};
 use tidegate_verbs::{CompletionQueue, Device, Error, Region};
 
@@ -87,17 +88,22 @@ impl Setup {
         })
     }
 
-    /// Makes the queue pair of a vNIC, with receive buffers (1 MiB at the largest MTU): datagrams with `q_key` arrive
+    /// Makes the queue pair of a vNIC with that address, and with receive buffers (1 MiB at the largest MTU): datagrams with `q_key` arrive
     /// from now on.
     ///
     /// # Errors
     /// There are [as many as can be](PAIRS), or the device has no more.
-    pub fn pair(&self, port: PortIndex, segment: SegmentIndex, q_key: u32) -> Result<Arc<LocalPair>, Error> {
+    pub fn pair(
+        &self,
+        port: PortIndex,
+        (segment, mac): (SegmentIndex, Mac),
+        q_key: u32,
+    ) -> Result<Arc<LocalPair>, Error> {
         let place = Place(self.live.clone());
         if self.live.fetch_add(1, Ordering::Acquire) >= PAIRS {
             let what = format!("{PAIRS} vNICs of {} have queue pairs: no more can", self.device.name());
             return Err(Error::Call { call: "queue pair", error: std::io::Error::other(what) });
         }
-        LocalPair::new(self, port, segment, q_key, place).map(Arc::new)
+        LocalPair::new(self, port, (segment, mac), q_key, place).map(Arc::new)
     }
 }
