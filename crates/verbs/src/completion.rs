@@ -1,12 +1,23 @@
 //! Completion queues.
 
-use crate::{Device, Error};
+#[cfg(feature = "simulated")]
+use crate::simulated;
+use crate::{Device, Error, device, real};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// A completion queue with an event channel of its own.
 #[derive(Debug)]
-pub struct CompletionQueue {}
+pub struct CompletionQueue {
+    pub(crate) inner: Inner,
+}
+
+#[derive(Debug)]
+pub(crate) enum Inner {
+    Real(real::CompletionQueue),
+    #[cfg(feature = "simulated")]
+    Simulated(simulated::CompletionQueue),
+}
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +53,14 @@ impl CompletionQueue {
     /// # Errors
     /// The device has no more.
     pub fn new(device: &Arc<Device>, entries: u32) -> Result<Arc<Self>, Error> {
-        let _ = (device, entries);
-        todo!()
+        let inner = match &device.inner {
+            device::Inner::Real(device) => Inner::Real(real::CompletionQueue::new(device, entries)?),
+            #[cfg(feature = "simulated")]
+            device::Inner::Simulated(device) => {
+                Inner::Simulated(simulated::CompletionQueue::new(device, entries)?)
+            }
+        };
+        Ok(Arc::new(Self { inner }))
     }
 
     /// Takes completions into `to`, and returns how many.
@@ -51,8 +68,11 @@ impl CompletionQueue {
     /// # Errors
     /// The queue overran or the device went away: it is of no use any more.
     pub fn poll(&self, to: &mut [Completion]) -> Result<usize, Error> {
-        let _ = to;
-        todo!()
+        match &self.inner {
+            Inner::Real(queue) => queue.poll(to),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(queue) => queue.poll(to),
+        }
     }
 
     /// Makes the next completion readable at the descriptor. Poll once more afterwards: one may have come before.
@@ -60,18 +80,30 @@ impl CompletionQueue {
     /// # Errors
     /// The device went away.
     pub fn arm(&self) -> Result<(), Error> {
-        todo!()
+        match &self.inner {
+            Inner::Real(queue) => queue.arm(),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(queue) => queue.arm(),
+        }
     }
 
     /// Takes the events that made the descriptor readable, and acknowledges them.
     pub fn take_events(&self) {
-        todo!()
+        match &self.inner {
+            Inner::Real(queue) => queue.take_events(),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(queue) => queue.take_events(),
+        }
     }
 }
 
 impl AsFd for CompletionQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        todo!()
+        match &self.inner {
+            Inner::Real(queue) => queue.as_fd(),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(queue) => queue.as_fd(),
+        }
     }
 }
 

@@ -1,11 +1,23 @@
 //! An open device: its first port, and the GIDs of that.
 
-use crate::Error;
+#[cfg(feature = "simulated")]
+use crate::simulated;
+use crate::{Error, real};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// An open device with a protection domain. One port, the first, is used.
 #[derive(Debug)]
-pub struct Device {}
+pub struct Device {
+    pub(crate) inner: Inner,
+}
+
+#[derive(Debug)]
+pub(crate) enum Inner {
+    Real(real::Device),
+    #[cfg(feature = "simulated")]
+    Simulated(simulated::Device),
+}
 
 /// What a port's link is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +53,17 @@ pub struct Gid {
 }
 
 impl Device {
+    pub(crate) fn of(inner: Inner) -> Arc<Self> {
+        Arc::new(Self { inner })
+    }
+
     /// Returns its name.
     pub fn name(&self) -> &str {
-        todo!()
+        match &self.inner {
+            Inner::Real(device) => device.name(),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(device) => device.name(),
+        }
     }
 
     /// Returns the state of the port.
@@ -51,7 +71,11 @@ impl Device {
     /// # Errors
     /// The device went away.
     pub fn port(&self) -> Result<Port, Error> {
-        todo!()
+        match &self.inner {
+            Inner::Real(device) => device.port(),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(device) => device.port(),
+        }
     }
 
     /// Returns the port's GIDs.
@@ -59,6 +83,10 @@ impl Device {
     /// # Errors
     /// The device went away.
     pub fn gids(&self) -> Result<Vec<Gid>, Error> {
-        todo!()
+        match &self.inner {
+            Inner::Real(device) => device.gids(),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(device) => device.gids(),
+        }
     }
 }

@@ -16,19 +16,24 @@
 //! - [`completion`]: completion queues
 //! - [`queue_pair`]: queue pairs of unreliable datagrams
 //! - [`address`]: address handles
+//! - `real`: all of these over libibverbs
+//! - [`simulated`]: all of these in memory, for tests
 
 pub mod address;
 pub mod completion;
 pub mod device;
 pub mod library;
 pub mod queue_pair;
+mod real;
 pub mod region;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 
 pub use address::Address;
 pub use completion::{Completion, CompletionQueue, Status};
 pub use device::{Device, Gid, Link, Port};
 pub use library::Library;
-pub use queue_pair::{Depths, QueuePair, Receive, Send};
+pub use queue_pair::{BATCH, Depths, LARGEST_Q_KEY, QueuePair, Receive, Send};
 pub use region::Region;
 
 /// Bytes before each received datagram: the GRH (RoCE v2: the IPv4 header in the last 20 bytes of them, or the IPv6
@@ -51,6 +56,12 @@ pub enum Error {
         /// Names of those that are there.
         there: Vec<String>,
     },
+    /// A Q_Key of the privileged ones.
+    #[error(
+        "Q_Key {0:#010x} has its top bit set: only privileged processes may use such keys (the kernel answers EPERM); \
+         keys from 0 to 0x7fffffff are free"
+    )]
+    QKey(u32),
     /// A call failed.
     #[error("{call}: {error}")]
     Call {
@@ -59,4 +70,11 @@ pub enum Error {
         /// What it answered.
         error: std::io::Error,
     },
+}
+
+impl Error {
+    /// Returns the error of a `call` whose parts do not fit together.
+    pub(crate) fn invalid(call: &'static str) -> Self {
+        Self::Call { call, error: std::io::Error::from_raw_os_error(libc::EINVAL) }
+    }
 }

@@ -1,19 +1,35 @@
 //! libibverbs, loaded at run time.
 
-use crate::{Device, Error};
+#[cfg(feature = "simulated")]
+use crate::simulated;
+use crate::{Device, Error, real};
 use std::sync::Arc;
 
 /// The loaded library.
 #[derive(Debug)]
-pub struct Library {}
+pub struct Library {
+    inner: Inner,
+}
+
+#[derive(Debug)]
+pub(crate) enum Inner {
+    Real(real::Library),
+    #[cfg(feature = "simulated")]
+    Simulated(simulated::Library),
+}
 
 impl Library {
-    /// Loads libibverbs.so.1, and the drivers that it finds. It reads files and sysfs: call it before they are out of reach.
+    /// Loads libibverbs.so.1. Drivers are found when devices are asked for: that reads files and sysfs, so it has to be
+    /// done before they are out of reach.
     ///
     /// # Errors
     /// [`Error::Library`].
     pub fn load() -> Result<Arc<Self>, Error> {
-        todo!()
+        Ok(Self::of(Inner::Real(real::Library::load()?)))
+    }
+
+    pub(crate) fn of(inner: Inner) -> Arc<Self> {
+        Arc::new(Self { inner })
     }
 
     /// Returns the names of all devices.
@@ -21,7 +37,11 @@ impl Library {
     /// # Errors
     /// The library cannot list them.
     pub fn devices(self: &Arc<Self>) -> Result<Vec<String>, Error> {
-        todo!()
+        match &self.inner {
+            Inner::Real(library) => library.devices(),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(library) => library.devices(),
+        }
     }
 
     /// Opens a device. Do so as the user that will use it: the kernel refuses sends on a device that another user opened.
@@ -29,7 +49,11 @@ impl Library {
     /// # Errors
     /// [`Error::NoDevice`], or the device cannot be opened.
     pub fn open(self: &Arc<Self>, name: &str) -> Result<Arc<Device>, Error> {
-        let _ = name;
-        todo!()
+        use crate::device;
+        Ok(Device::of(match &self.inner {
+            Inner::Real(library) => device::Inner::Real(library.open(name)?),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(library) => device::Inner::Simulated(library.open(name)?),
+        }))
     }
 }

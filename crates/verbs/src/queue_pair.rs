@@ -4,12 +4,29 @@
 //!  new ─▶ INIT ─▶ RTR ─▶ RTS ── fail ─▶ ERR: what was posted is flushed
 //! ```
 
-use crate::{Address, CompletionQueue, Device, Error, Region};
+#[cfg(feature = "simulated")]
+use crate::simulated;
+use crate::{Address, CompletionQueue, Device, Error, Region, completion, device, real};
 use std::sync::Arc;
 
 /// A queue pair, ready to send and to receive.
 #[derive(Debug)]
-pub struct QueuePair {}
+pub struct QueuePair {
+    inner: Inner,
+}
+
+#[derive(Debug)]
+pub(crate) enum Inner {
+    Real(real::QueuePair),
+    #[cfg(feature = "simulated")]
+    Simulated(simulated::QueuePair),
+}
+
+/// The largest Q_Key. Those with the top bit set belong to the kernel and to privileged processes (IBA, 3.5.3).
+pub const LARGEST_Q_KEY: u32 = u32::MAX >> 1;
+
+/// How many datagrams, or buffers, leave by one write to the device: longer lists take several.
+pub const BATCH: usize = 64;
 
 /// How many requests a queue pair holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +55,7 @@ pub struct Send<'a> {
     pub to: &'a Address,
     /// The receiving queue pair there.
     pub queue_pair: u32,
-    /// The receiver's Q_Key.
+    /// The receiver's Q_Key: at most [`LARGEST_Q_KEY`], since the top bit would stand for the sender's own.
     pub q_key: u32,
 }
 
@@ -56,10 +73,10 @@ pub struct Receive<'a> {
 }
 
 impl QueuePair {
-    /// Makes a queue pair that receives datagrams with `q_key` (top bit clear: others need a privilege).
+    /// Makes a queue pair that receives datagrams with `q_key`, at most [`LARGEST_Q_KEY`].
     ///
     /// # Errors
-    /// The device has no more, or refuses the key.
+    /// The device has no more; [`Error::QKey`].
     pub fn new(
         device: &Arc<Device>,
         sends: &Arc<CompletionQueue>,
@@ -67,26 +84,48 @@ impl QueuePair {
         depths: Depths,
         q_key: u32,
     ) -> Result<Self, Error> {
-        let _ = (device, sends, receives, depths, q_key);
-        todo!()
+        checked(q_key)?;
+        let inner = match (&device.inner, &sends.inner, &receives.inner) {
+            (
+                device::Inner::Real(device),
+                completion::Inner::Real(sends),
+                completion::Inner::Real(receives),
+            ) => Inner::Real(real::QueuePair::new(device, sends, receives, depths, q_key)?),
+            #[cfg(feature = "simulated")]
+            (
+                device::Inner::Simulated(device),
+                completion::Inner::Simulated(sends),
+                completion::Inner::Simulated(receives),
+            ) => Inner::Simulated(simulated::QueuePair::new(device, sends, receives, depths, q_key)?),
+            #[cfg(feature = "simulated")]
+            _ => return Err(Error::invalid("ibv_create_qp")),
+        };
+        Ok(Self { inner })
     }
 
     /// Returns its number: 24 bits.
     pub fn number(&self) -> u32 {
-        todo!()
+        match &self.inner {
+            Inner::Real(pair) => pair.number(),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(pair) => pair.number(),
+        }
     }
 
     /// Changes the key of datagrams that it receives.
     ///
     /// # Errors
-    /// It is in the error state.
+    /// The queue pair is in the error state; [`Error::QKey`].
     pub fn set_q_key(&self, q_key: u32) -> Result<(), Error> {
-        let _ = q_key;
-        todo!()
+        checked(q_key)?;
+        match &self.inner {
+            Inner::Real(pair) => pair.set_q_key(q_key),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(pair) => pair.set_q_key(q_key),
+        }
     }
 
-    /// Posts datagrams, all by one write to the device, and returns how many it took: the first ones. Fewer than asked for
-    /// only with an error.
+    /// Posts datagrams, [`BATCH`] by one write to the device.
     ///
     /// # Safety
     /// The bytes belong to the device until the completion of the request, or of a later one.
@@ -94,8 +133,13 @@ impl QueuePair {
     /// # Errors
     /// How many were taken before, and why no more were: the queue is full, or it is in the error state.
     pub unsafe fn post_send(&self, sends: &[Send<'_>]) -> Result<(), (usize, Error)> {
-        let _ = sends;
-        todo!()
+        match &self.inner {
+            // SAFETY: the caller's promise.
+            Inner::Real(pair) => unsafe { pair.post_send(sends) },
+            #[cfg(feature = "simulated")]
+            // SAFETY: the caller's promise.
+            Inner::Simulated(pair) => unsafe { pair.post_send(sends) },
+        }
     }
 
     /// Posts buffers for datagrams, as [`post_send`](Self::post_send) does.
@@ -106,8 +150,13 @@ impl QueuePair {
     /// # Errors
     /// The same.
     pub unsafe fn post_receive(&self, receives: &[Receive<'_>]) -> Result<(), (usize, Error)> {
-        let _ = receives;
-        todo!()
+        match &self.inner {
+            // SAFETY: the caller's promise.
+            Inner::Real(pair) => unsafe { pair.post_receive(receives) },
+            #[cfg(feature = "simulated")]
+            // SAFETY: the caller's promise.
+            Inner::Simulated(pair) => unsafe { pair.post_receive(receives) },
+        }
     }
 
     /// Brings it into the error state: what is posted is flushed, and completes.
@@ -115,6 +164,14 @@ impl QueuePair {
     /// # Errors
     /// The device went away.
     pub fn fail(&self) -> Result<(), Error> {
-        todo!()
+        match &self.inner {
+            Inner::Real(pair) => pair.fail(),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(pair) => pair.fail(),
+        }
     }
+}
+
+fn checked(q_key: u32) -> Result<(), Error> {
+    if q_key > LARGEST_Q_KEY { Err(Error::QKey(q_key)) } else { Ok(()) }
 }

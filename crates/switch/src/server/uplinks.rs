@@ -173,6 +173,7 @@ impl Switch {
                     fdb,
                     clocks: self.clocks.clone(),
                     train: TRAIN,
+                    rdma: None,
                 };
                 Ok((Link::vxlan(setup, entry.index, worker, clock()), vec![]))
             }

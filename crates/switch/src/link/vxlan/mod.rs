@@ -41,6 +41,7 @@ pub use counters::Counters;
 pub use peers::{Peer, Peers, PeersError};
 pub use wire::OnWire;
 
+use super::rdma;
 use super::readiness::Readiness;
 use super::store::Store;
 use crate::clock::RawTime;
@@ -79,6 +80,8 @@ pub struct Setup {
     pub clocks: Arc<Clocks>,
     /// Longest train (bytes): a more urgent frame waits for one. At most 65,507; a longer datagram is alone.
     pub train: usize,
+    /// Queue pairs as a second lane, if its uplink has RDMA.
+    pub rdma: Option<rdma::Setup>,
 }
 
 /// Frames that other hosts send.

@@ -12,7 +12,7 @@ use super::pairs::{OutgoingPairs, PairKey};
 use super::peers::Peers;
 use super::sockets::MESSAGE_MAX;
 use crate::fdb::{Destination, PeerIndex};
-use crate::link::Posted;
+use crate::link::{Posted, rdma};
 use crate::slots::Frame;
 use std::sync::Arc;
 use tidegate_evidence::DropReason;
@@ -104,6 +104,12 @@ impl Rx {
     pub fn set_pairs(&mut self, mut pairs: OutgoingPairs) -> OutgoingPairs {
         pairs.continue_from(&self.pairs);
         std::mem::replace(&mut self.pairs, pairs)
+    }
+
+    /// Replaces the queue pairs, and returns those before; `None` without RDMA.
+    pub fn set_rdma(&mut self, tables: Arc<rdma::Tables>) -> Option<Arc<rdma::Tables>> {
+        let _ = tables;
+        todo!()
     }
 
     fn to(&self, frame: &Frame) -> To {

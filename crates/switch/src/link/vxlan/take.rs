@@ -18,6 +18,7 @@ use super::sockets::{Incoming, MESSAGES};
 use crate::clock::{clock, wall_clock};
 use crate::fdb::{PeerIndex, PortIndex};
 use crate::frame::{VnetHdr, parse, set_ecn};
+use crate::link::rdma;
 use crate::link::reading::{Read, Reads};
 use crate::link::store::Store;
 use crate::slots::{Arrival, Frame, FrameRef, NOWHERE};
@@ -225,6 +226,12 @@ impl Tx {
     pub fn set_pairs(&mut self, mut pairs: IncomingPairs) -> IncomingPairs {
         pairs.continue_from(&self.pairs);
         std::mem::replace(&mut self.pairs, pairs)
+    }
+
+    /// Replaces the queue pairs.
+    pub fn set_rdma(&mut self, tables: Arc<rdma::Tables>) {
+        let _ = tables;
+        todo!()
     }
 
     /// Replaces the peers, also for messages that were received before.

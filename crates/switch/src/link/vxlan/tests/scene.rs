@@ -89,6 +89,7 @@ pub fn host_with(address: IpAddr, sending: usize, pair_lanes: usize, peers: Vec<
         fdb: Arc::new(fdb),
         clocks: Arc::default(),
         train: 65_507,
+        rdma: None,
     };
     let (tx, rx) = halves(setup, PORT, 0, 0);
     Host { tx, rx, address: at, joined: 0 }

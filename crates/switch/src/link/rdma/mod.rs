@@ -1,0 +1,30 @@
+//! RDMA as a lane of the link to other hosts: a frame is one unreliable datagram between two vNICs' queue pairs.
+//!
+//! ```text
+//!  frame ─ Tables: of a local pair, to a member ─▶ Outgoing: send buffer ─ flush ─▶ one write per queue pair ─▶ device
+//!                                                     ▲ free ◀────── completions of sends ◀───────────────────────┘
+//!
+//!  device ─ completions of receives ─▶ Incoming: GRH, sender: a member? ─▶ header, frame ─▶ copied by the link, posted anew
+//! ```
+//!
+//! Members come from authenticated notices alone, never from data. What the device and the wire say is checked
+//! before use. Nothing here allocates, locks or waits, but [`setup`], [`pair`] and [`retire`], which are no work for
+//! workers.
+//!
+//! - [`setup`]: what a link's lane is made of
+//! - [`pair`]: the queue pair of a vNIC of this host
+//! - [`members`]: which queue pairs there are, here and at other hosts
+//! - [`retire`]: the end of replaced tables
+//! - [`counters`]: what went, came, and was refused
+
+pub mod counters;
+pub mod members;
+pub mod pair;
+pub mod retire;
+pub mod setup;
+
+pub use counters::Counters;
+pub use members::{MemberEntry, Tables};
+pub use pair::LocalPair;
+pub use retire::retire;
+pub use setup::{Setup, longest_frame};
