@@ -16,6 +16,7 @@
 //! - [`completion`]: completion queues
 //! - [`queue_pair`]: queue pairs of unreliable datagrams
 //! - [`address`]: address handles
+//! - `mapping`: pages of memory
 //! - `real`: all of these over libibverbs
 //! - [`simulated`]: all of these in memory, for tests
 
@@ -23,6 +24,7 @@ pub mod address;
 pub mod completion;
 pub mod device;
 pub mod library;
+mod mapping;
 pub mod queue_pair;
 mod real;
 pub mod region;
