@@ -6,7 +6,7 @@
 
 #[cfg(feature = "simulated")]
 use crate::simulated;
-use crate::{Address, CompletionQueue, Device, Error, Region, completion, device, real};
+use crate::{Address, CompletionQueue, Depths, Device, Error, Region, completion, device, real};
 use std::sync::Arc;
 
 /// A queue pair, ready to send and to receive.
@@ -27,15 +27,6 @@ pub const LARGEST_Q_KEY: u32 = u32::MAX >> 1;
 
 /// How many datagrams, or buffers, leave by one write to the device: longer lists take several.
 pub const BATCH: usize = 64;
-
-/// How many requests a queue pair holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Depths {
-    /// Sends.
-    pub send: u32,
-    /// Receives.
-    pub receive: u32,
-}
 
 /// One datagram to send: bytes of one region.
 #[derive(Clone, Copy, Debug)]
