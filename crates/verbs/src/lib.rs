@@ -1,4 +1,4 @@
-//! RDMA devices through libibverbs, as far as unreliable datagrams need it.
+//! RDMA devices through libibverbs: unreliable datagrams.
 //!
 //! ```text
 //!  Library ─ open ─▶ Device ─┬▶ Region: memory that the device reads and writes
