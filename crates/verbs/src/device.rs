@@ -23,6 +23,12 @@ impl Device {
         Arc::new(Self { inner })
     }
 
+    /// Returns a device of a fabric.
+    #[cfg(feature = "simulated")]
+    pub fn simulated(device: &simulated::Device) -> Arc<Self> {
+        Self::of(Inner::Simulated(device.clone()))
+    }
+
     /// Returns its name.
     pub fn name(&self) -> &str {
         match &self.inner {

@@ -18,12 +18,15 @@
 //! - [`completion`]: completion queues
 //! - [`queue_pair`]: queue pairs of unreliable datagrams
 //! - [`address`]: address handles
+//! - [`conformance`]: what every device has to do, as checks
 //! - `mapping`: pages of memory
 //! - `real`: all of these over libibverbs
 //! - [`simulated`]: all of these in memory, for tests
 
 pub mod address;
 pub mod completion;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod device;
 pub mod error;
 pub mod library;
@@ -40,6 +43,6 @@ pub use completion::CompletionQueue;
 pub use device::Device;
 pub use error::Error;
 pub use library::Library;
-pub use queue_pair::{BATCH, LARGEST_Q_KEY, QueuePair, Receive, Send};
+pub use queue_pair::{LARGEST_Q_KEY, QueuePair, Receive, Send};
 pub use region::Region;
-pub use values::{Completion, Depths, GRH, Gid, Link, Port, Status};
+pub use values::{BATCH, Completion, Depths, GRH, Gid, Link, Port, Status};

@@ -6,6 +6,9 @@ use std::net::IpAddr;
 /// header).
 pub const GRH: usize = 40;
 
+/// How many datagrams, or buffers, leave by one write to the device: longer lists take several.
+pub const BATCH: usize = 64;
+
 /// What a port's link is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
