@@ -6,7 +6,9 @@
 
 #[cfg(feature = "simulated")]
 use crate::simulated;
-use crate::{Address, CompletionQueue, Device, Error, Region, completion, device, real};
+use crate::{
+    Address, CompletionQueue, Depths, Device, Error, Region, address, completion, device, real, region,
+};
 use std::sync::Arc;
 
 /// A queue pair, ready to send and to receive.
@@ -24,18 +26,6 @@ pub(crate) enum Inner {
 
 /// The largest Q_Key. Those with the top bit set belong to the kernel and to privileged processes (IBA, 3.5.3).
 pub const LARGEST_Q_KEY: u32 = u32::MAX >> 1;
-
-/// How many datagrams, or buffers, leave by one write to the device: longer lists take several.
-pub const BATCH: usize = 64;
-
-/// How many requests a queue pair holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Depths {
-    /// Sends.
-    pub send: u32,
-    /// Receives.
-    pub receive: u32,
-}
 
 /// One datagram to send: bytes of one region.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +115,7 @@ impl QueuePair {
         }
     }
 
-    /// Posts datagrams, [`BATCH`] by one write to the device.
+    /// Posts datagrams, [`BATCH`](crate::BATCH) by one write to the device.
     ///
     /// # Safety
     /// The bytes belong to the device until the completion of the request, or of a later one.
@@ -135,10 +125,10 @@ impl QueuePair {
     pub unsafe fn post_send(&self, sends: &[Send<'_>]) -> Result<(), (usize, Error)> {
         match &self.inner {
             // SAFETY: the caller's promise.
-            Inner::Real(pair) => unsafe { pair.post_send(sends) },
+            Inner::Real(pair) => unsafe { pair.post_send(sends.iter().map(real_send)) },
             #[cfg(feature = "simulated")]
             // SAFETY: the caller's promise.
-            Inner::Simulated(pair) => unsafe { pair.post_send(sends) },
+            Inner::Simulated(pair) => unsafe { pair.post_send(simulated_sends(sends)?.into_iter()) },
         }
     }
 
@@ -152,10 +142,10 @@ impl QueuePair {
     pub unsafe fn post_receive(&self, receives: &[Receive<'_>]) -> Result<(), (usize, Error)> {
         match &self.inner {
             // SAFETY: the caller's promise.
-            Inner::Real(pair) => unsafe { pair.post_receive(receives) },
+            Inner::Real(pair) => unsafe { pair.post_receive(receives.iter().map(real_receive)) },
             #[cfg(feature = "simulated")]
             // SAFETY: the caller's promise.
-            Inner::Simulated(pair) => unsafe { pair.post_receive(receives) },
+            Inner::Simulated(pair) => unsafe { pair.post_receive(simulated_receives(receives)?.into_iter()) },
         }
     }
 
@@ -174,4 +164,63 @@ impl QueuePair {
 
 fn checked(q_key: u32) -> Result<(), Error> {
     if q_key > LARGEST_Q_KEY { Err(Error::QKey(q_key)) } else { Ok(()) }
+}
+
+/// Returns the requests of a simulated device.
+///
+/// # Errors
+/// One names a part of another kind of device.
+#[cfg(feature = "simulated")]
+fn simulated_sends(sends: &[Send<'_>]) -> Result<Vec<simulated::SendRequest>, (usize, Error)> {
+    let request = |send: &Send<'_>| match (&send.region.inner, &send.to.inner) {
+        (region::Inner::Simulated(region), address::Inner::Simulated(to)) => Ok(to.send(
+            (send.id, send.is_signalled),
+            (region, send.from, send.len),
+            (send.queue_pair, send.q_key),
+        )),
+        _ => Err((0, Error::invalid("ibv_post_send"))),
+    };
+    sends.iter().map(request).collect()
+}
+
+/// The same of buffers.
+///
+/// # Errors
+/// The same.
+#[cfg(feature = "simulated")]
+fn simulated_receives(receives: &[Receive<'_>]) -> Result<Vec<simulated::ReceiveRequest>, (usize, Error)> {
+    let request = |receive: &Receive<'_>| match &receive.region.inner {
+        region::Inner::Simulated(region) => Ok(region.receive(receive.id, receive.from, receive.len)),
+        region::Inner::Real(_) => Err((0, Error::invalid("ibv_post_recv"))),
+    };
+    receives.iter().map(request).collect()
+}
+
+/// Returns the send of a real device's parts.
+///
+/// # Errors
+/// A part is simulated; [`Error::QKey`].
+fn real_send<'a>(send: &Send<'a>) -> Result<real::Datagram<'a>, Error> {
+    checked(send.q_key)?;
+    let Send { id, from, len, is_signalled, queue_pair, q_key, .. } = *send;
+    match (&send.region.inner, &send.to.inner) {
+        (region::Inner::Real(region), address::Inner::Real(to)) => {
+            Ok(real::Datagram { id, region, from, len, is_signalled, to, queue_pair, q_key })
+        }
+        #[cfg(feature = "simulated")]
+        _ => Err(Error::invalid("ibv_post_send")),
+    }
+}
+
+/// The same of buffers.
+///
+/// # Errors
+/// The region is simulated.
+fn real_receive<'a>(receive: &Receive<'a>) -> Result<real::Buffer<'a>, Error> {
+    let Receive { id, from, len, .. } = *receive;
+    match &receive.region.inner {
+        region::Inner::Real(region) => Ok(real::Buffer { id, region, from, len }),
+        #[cfg(feature = "simulated")]
+        region::Inner::Simulated(_) => Err(Error::invalid("ibv_post_recv")),
+    }
 }
