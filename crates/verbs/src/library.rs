@@ -28,6 +28,12 @@ impl Library {
         Ok(Self::of(Inner::Real(real::Library::load()?)))
     }
 
+    /// Returns a library that has these devices of a fabric.
+    #[cfg(feature = "simulated")]
+    pub fn simulated(devices: &[simulated::Device]) -> Arc<Self> {
+        Self::of(Inner::Simulated(simulated::Library::new(devices.to_vec())))
+    }
+
     pub(crate) fn of(inner: Inner) -> Arc<Self> {
         Arc::new(Self { inner })
     }
