@@ -2,7 +2,7 @@
 
 #[cfg(feature = "simulated")]
 use crate::simulated;
-use crate::{Device, Error, device, real};
+use crate::{Completion, Device, Error, device, real};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -17,34 +17,6 @@ pub(crate) enum Inner {
     Real(real::CompletionQueue),
     #[cfg(feature = "simulated")]
     Simulated(simulated::CompletionQueue),
-}
-
-/// What became of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    /// Done.
-    Success,
-    /// The queue pair is in the error state, or left it: the request was flushed (IBV_WC_WR_FLUSH_ERR).
-    Flushed,
-    /// Another error, by its number (ibv_wc_status).
-    Failed(u32),
-}
-
-/// The completion of one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
-    /// The request's `id`.
-    pub id: u64,
-    /// What became of it. On failure only `id` and `queue_pair` are valid.
-    pub status: Status,
-    /// Of a receive; else of a send.
-    pub is_receive: bool,
-    /// Bytes received, with the [`GRH`](crate::GRH).
-    pub bytes: u32,
-    /// Number of the queue pair here.
-    pub queue_pair: u32,
-    /// Number of the sending queue pair.
-    pub source: u32,
 }
 
 impl CompletionQueue {
@@ -104,11 +76,5 @@ impl AsFd for CompletionQueue {
             #[cfg(feature = "simulated")]
             Inner::Simulated(queue) => queue.as_fd(),
         }
-    }
-}
-
-impl Default for Completion {
-    fn default() -> Self {
-        Self { id: 0, status: Status::Success, is_receive: false, bytes: 0, queue_pair: 0, source: 0 }
     }
 }

@@ -2,8 +2,7 @@
 
 #[cfg(feature = "simulated")]
 use crate::simulated;
-use crate::{Error, real};
-use std::net::IpAddr;
+use crate::{Error, Gid, Port, real};
 use std::sync::Arc;
 
 /// An open device with a protection domain. One port, the first, is used.
@@ -19,42 +18,15 @@ pub(crate) enum Inner {
     Simulated(simulated::Device),
 }
 
-/// What a port's link is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Link {
-    /// RoCE.
-    Ethernet,
-    /// InfiniBand.
-    InfiniBand,
-    /// Another one.
-    Other(u8),
-}
-
-/// The state of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Port {
-    /// Whether it carries datagrams.
-    pub is_active: bool,
-    /// Most bytes of a datagram: 256 to 4096.
-    pub mtu: u32,
-    /// Its link.
-    pub link: Link,
-}
-
-/// One GID of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gid {
-    /// Its index in the port's table.
-    pub index: u8,
-    /// Its address: an IPv4 address is mapped in the GID (RFC 4291, 2.5.5.2).
-    pub address: IpAddr,
-    /// Whether datagrams from it are RoCE v2.
-    pub is_roce_v2: bool,
-}
-
 impl Device {
     pub(crate) fn of(inner: Inner) -> Arc<Self> {
         Arc::new(Self { inner })
+    }
+
+    /// Returns a device of a fabric.
+    #[cfg(feature = "simulated")]
+    pub fn simulated(device: &simulated::Device) -> Arc<Self> {
+        Self::of(Inner::Simulated(device.clone()))
     }
 
     /// Returns its name.

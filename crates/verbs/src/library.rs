@@ -19,13 +19,19 @@ pub(crate) enum Inner {
 }
 
 impl Library {
-    /// Loads libibverbs.so.1. Drivers are found when devices are asked for: that reads files and sysfs, so it has to be
-    /// done before they are out of reach.
+    /// Loads libibverbs.so.1, and the drivers of the devices that are there: of a device that comes later, none may be.
+    /// Both read files, so it has to be done before they are out of reach.
     ///
     /// # Errors
     /// [`Error::Library`].
     pub fn load() -> Result<Arc<Self>, Error> {
         Ok(Self::of(Inner::Real(real::Library::load()?)))
+    }
+
+    /// Returns a library that has these devices of a fabric.
+    #[cfg(feature = "simulated")]
+    pub fn simulated(devices: &[simulated::Device]) -> Arc<Self> {
+        Self::of(Inner::Simulated(simulated::Library::new(devices.to_vec())))
     }
 
     pub(crate) fn of(inner: Inner) -> Arc<Self> {

@@ -4,9 +4,9 @@
 //!  new ─▶ INIT ─▶ RTR ─▶ RTS ── fail ─▶ ERR: what was posted is flushed
 //! ```
 
+use crate::{Address, CompletionQueue, Depths, Device, Error, Region, completion, device, real};
 #[cfg(feature = "simulated")]
-use crate::simulated;
-use crate::{Address, CompletionQueue, Device, Error, Region, completion, device, real};
+use crate::{address, region, simulated};
 use std::sync::Arc;
 
 /// A queue pair, ready to send and to receive.
@@ -24,18 +24,6 @@ pub(crate) enum Inner {
 
 /// The largest Q_Key. Those with the top bit set belong to the kernel and to privileged processes (IBA, 3.5.3).
 pub const LARGEST_Q_KEY: u32 = u32::MAX >> 1;
-
-/// How many datagrams, or buffers, leave by one write to the device: longer lists take several.
-pub const BATCH: usize = 64;
-
-/// How many requests a queue pair holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Depths {
-    /// Sends.
-    pub send: u32,
-    /// Receives.
-    pub receive: u32,
-}
 
 /// One datagram to send: bytes of one region.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +113,7 @@ impl QueuePair {
         }
     }
 
-    /// Posts datagrams, [`BATCH`] by one write to the device.
+    /// Posts datagrams, [`BATCH`](crate::BATCH) by one write to the device.
     ///
     /// # Safety
     /// The bytes belong to the device until the completion of the request, or of a later one.
@@ -138,7 +126,7 @@ impl QueuePair {
             Inner::Real(pair) => unsafe { pair.post_send(sends) },
             #[cfg(feature = "simulated")]
             // SAFETY: the caller's promise.
-            Inner::Simulated(pair) => unsafe { pair.post_send(sends) },
+            Inner::Simulated(pair) => unsafe { pair.post_send(simulated_sends(sends)?.into_iter()) },
         }
     }
 
@@ -155,7 +143,7 @@ impl QueuePair {
             Inner::Real(pair) => unsafe { pair.post_receive(receives) },
             #[cfg(feature = "simulated")]
             // SAFETY: the caller's promise.
-            Inner::Simulated(pair) => unsafe { pair.post_receive(receives) },
+            Inner::Simulated(pair) => unsafe { pair.post_receive(simulated_receives(receives)?.into_iter()) },
         }
     }
 
@@ -174,4 +162,34 @@ impl QueuePair {
 
 fn checked(q_key: u32) -> Result<(), Error> {
     if q_key > LARGEST_Q_KEY { Err(Error::QKey(q_key)) } else { Ok(()) }
+}
+
+/// Returns the requests of a simulated device.
+///
+/// # Errors
+/// One names a part of another kind of device.
+#[cfg(feature = "simulated")]
+fn simulated_sends(sends: &[Send<'_>]) -> Result<Vec<simulated::SendRequest>, (usize, Error)> {
+    let request = |send: &Send<'_>| match (&send.region.inner, &send.to.inner) {
+        (region::Inner::Simulated(region), address::Inner::Simulated(to)) => Ok(to.send(
+            (send.id, send.is_signalled),
+            (region, send.from, send.len),
+            (send.queue_pair, send.q_key),
+        )),
+        _ => Err((0, Error::invalid("ibv_post_send"))),
+    };
+    sends.iter().map(request).collect()
+}
+
+/// The same of buffers.
+///
+/// # Errors
+/// The same.
+#[cfg(feature = "simulated")]
+fn simulated_receives(receives: &[Receive<'_>]) -> Result<Vec<simulated::ReceiveRequest>, (usize, Error)> {
+    let request = |receive: &Receive<'_>| match &receive.region.inner {
+        region::Inner::Simulated(region) => Ok(region.receive(receive.id, receive.from, receive.len)),
+        region::Inner::Real(_) => Err((0, Error::invalid("ibv_post_recv"))),
+    };
+    receives.iter().map(request).collect()
 }
