@@ -1,6 +1,8 @@
 //! Counters of one link's RDMA lane. Its worker writes them, other threads read them.
 
 use crate::stats::layout::Counter;
+use tidegate_evidence::DropReason;
+use tidegate_uplink::rdma::Step;
 
 /// Counts since the lane was made.
 #[derive(Debug, Default)]
@@ -35,4 +37,28 @@ pub struct Counters {
     pub replaced: Counter,
     /// 1 if a completion queue is of no use any more: the link has to be made anew.
     pub broken: Counter,
+}
+
+impl Counters {
+    /// Counts a frame of a member, of `len` bytes, whose number came as `step` tells.
+    #[inline]
+    pub(super) fn arrive(&self, len: usize, step: Step) {
+        self.received.add(1);
+        self.received_bytes.add(len as u64);
+        match step {
+            Step::Ahead { missing: 0 } | Step::Again | Step::Anew => {}
+            Step::Ahead { missing } => self.gaps.add(missing.into()),
+            Step::Late => self.gaps.set(self.gaps.get().saturating_sub(1)),
+        }
+    }
+
+    /// Counts a datagram that is refused.
+    #[cold]
+    pub(super) fn refuse(&self, reason: DropReason) {
+        match reason {
+            DropReason::UnknownPeer => self.unknown_member.add(1),
+            DropReason::SourceMac => self.spoofed.add(1),
+            _ => self.malformed.add(1),
+        }
+    }
 }

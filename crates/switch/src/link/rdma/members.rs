@@ -8,6 +8,7 @@
 //! The tables never change: the control plane makes new ones. All lookups are binary searches.
 
 use super::pair::LocalPair;
+use super::setup::PAIRS;
 use crate::fdb::{PeerIndex, PortIndex, SegmentIndex};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -68,14 +69,15 @@ pub struct Tables {
 type MemberKey = (SegmentIndex, [u8; 6]);
 
 impl Tables {
-    /// Returns the tables of these. Of several pairs of one port, the last counts; of several members of one address in a
+    /// Returns the tables of these. Of several pairs of one port, the last counts, of all pairs as many as a
+    /// [lane has](PAIRS); of several members of one address in a
     /// segment, or of one queue pair, the first.
     pub fn new(mut pairs: Vec<Arc<LocalPair>>, members: Vec<MemberEntry>) -> Self {
         // The sort is stable.
         pairs.reverse();
         pairs.sort_by_key(|pair| pair.port);
         pairs.dedup_by_key(|pair| pair.port);
-        pairs.truncate(usize::from(u16::MAX));
+        pairs.truncate(PAIRS);
         let mut numbers: Vec<_> = (0..).zip(&pairs).map(|(at, pair)| (pair.number(), at)).collect();
         numbers.sort_unstable();
         let mut members: Vec<_> =
@@ -99,8 +101,13 @@ impl Tables {
     /// Returns the queue pair of a port.
     #[inline]
     pub fn pair(&self, port: PortIndex) -> Option<&Arc<LocalPair>> {
-        let at = self.pairs.binary_search_by_key(&port, |pair| pair.port).ok()?;
-        self.pairs.get(at)
+        self.pairs.get(self.pair_place(port)?)
+    }
+
+    /// Returns its place in the table.
+    #[inline]
+    pub(super) fn pair_place(&self, port: PortIndex) -> Option<usize> {
+        self.pairs.binary_search_by_key(&port, |pair| pair.port).ok()
     }
 
     /// Returns the queue pair of this number.

@@ -14,17 +14,30 @@
 //! - [`setup`]: what a link's lane is made of
 //! - [`pair`]: the queue pair of a vNIC of this host
 //! - [`members`]: which queue pairs there are, here and at other hosts
+//! - [`outgoing`]: the sending half; [`pool`]: its buffers, [`waiting`]: those that are not yet posted
+//! - [`incoming`]: the receiving half; [`grh`]: where a datagram came from
+//! - [`numbers`]: what both remember of pairs of queue pairs
+//! - [`memory`]: bytes of registered memory
 //! - [`retire`]: the end of replaced tables
 //! - [`counters`]: what went, came, and was refused
 
 pub mod counters;
+pub mod grh;
+pub mod incoming;
 pub mod members;
+pub mod memory;
+pub mod numbers;
+pub mod outgoing;
 pub mod pair;
+pub mod pool;
 pub mod retire;
 pub mod setup;
+pub mod waiting;
 
 pub use counters::Counters;
+pub use incoming::Incoming;
 pub use members::{MemberEntry, Tables};
+pub use outgoing::Outgoing;
 pub use pair::LocalPair;
 pub use retire::retire;
 pub use setup::{Setup, longest_frame};

@@ -7,13 +7,15 @@
 //!
 //! One worker reads and posts; the control plane makes it, changes its Q_Key, and destroys it by its drop.
 
-use super::setup::{Place, Setup};
+use super::counters::Counters;
+use super::memory::Buffers;
+use super::setup::{Place, SENDS, Setup};
 use crate::fdb::{PortIndex, SegmentIndex};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidegate_contract::Mac;
-use tidegate_verbs::queue_pair::{Depths, Receive};
-use tidegate_verbs::{Error, GRH, QueuePair, Region};
+use tidegate_evidence::DropReason;
+use tidegate_verbs::{Depths, Error, GRH, QueuePair, Receive, Region, Send};
 
 /// Receive buffers of a queue pair: a burst of so many datagrams, while its worker has other work.
 pub const RECEIVES: u32 = 256;
@@ -30,9 +32,9 @@ pub struct LocalPair {
     /// Its address: frames from others do not leave by it, since they would be refused.
     pub mac: Mac,
     queue_pair: QueuePair,
-    buffers: Arc<Region>,
-    /// Bytes of a buffer.
-    size: usize,
+    buffers: Buffers,
+    /// A bit for each: the device has it. Written by its worker alone, after it was made.
+    posted: [AtomicU64; RECEIVES as usize / 64],
     failed: AtomicBool,
     _place: Place,
 }
@@ -49,15 +51,15 @@ impl LocalPair {
         // Each buffer begins at a line of the cache.
         let size = (GRH + setup.mtu as usize).next_multiple_of(64);
         let buffers = Region::new(&setup.device, RECEIVES as usize * size)?;
-        let depths = Depths { send: super::setup::SENDS, receive: RECEIVES };
+        let depths = Depths { send: SENDS, receive: RECEIVES };
         let queue_pair = QueuePair::new(&setup.device, &setup.sends, &setup.receives, depths, q_key)?;
         let pair = Self {
             port,
             segment,
             mac,
             queue_pair,
-            buffers,
-            size,
+            buffers: Buffers::new(buffers, size),
+            posted: Default::default(),
             failed: AtomicBool::new(false),
             _place: place,
         };
@@ -94,14 +96,77 @@ impl LocalPair {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Notes that it failed; returns whether that is new.
-    pub(super) fn note_failed(&self) -> bool {
-        !self.failed.swap(true, Ordering::Relaxed)
+    /// Notes that it failed.
+    #[cold]
+    pub(super) fn note_failed(&self, counters: &Counters) {
+        if !self.failed.swap(true, Ordering::Relaxed) {
+            counters.failed_pairs.add(1);
+        }
     }
 
-    /// Posts receive buffers, by one write to the device.
-    fn post(&self, buffers: &[u16]) -> Result<(), Error> {
-        let _ = (buffers, Receive { id: 0, region: &self.buffers, from: 0, len: 0 }, self.size);
-        todo!()
+    /// Posts datagrams, by one write to the device.
+    ///
+    /// # Safety
+    /// As for [`QueuePair::post_send`].
+    ///
+    /// # Errors
+    /// The same.
+    #[inline]
+    pub(super) unsafe fn post_sends(&self, sends: &[Send<'_>]) -> Result<(), (usize, Error)> {
+        // SAFETY: the caller's.
+        unsafe { self.queue_pair.post_send(sends) }
+    }
+
+    /// Takes the receive buffer of a completion from the device; `None` if the device did not have it.
+    #[inline]
+    pub(super) fn take_buffer(&self, id: u64) -> Option<u16> {
+        let at = u16::try_from(id).ok()?;
+        let (word, bit) = self.posted_bit(at)?;
+        let before = word.load(Ordering::Relaxed);
+        word.store(before & !bit, Ordering::Relaxed);
+        (before & bit != 0).then_some(at)
+    }
+
+    /// Returns the bytes of a buffer that was taken, `bytes` with the GRH.
+    ///
+    /// # Errors
+    /// It has fewer.
+    #[inline]
+    pub(super) fn bytes(&self, at: u16, bytes: u32) -> Result<&[u8], DropReason> {
+        let is_taken = self.posted_bit(at).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit == 0);
+        debug_assert!(is_taken, "taken from the device");
+        // SAFETY: the device does not have it. The worker, which alone posts buffers, reads this one before that.
+        let bytes = unsafe { self.buffers.bytes(at, bytes as usize) };
+        bytes.filter(|_| is_taken).ok_or(DropReason::Malformed)
+    }
+
+    /// Posts receive buffers that the device does not have, by one write to it.
+    ///
+    /// # Errors
+    /// The queue pair is in the error state, or the device is gone.
+    pub(super) fn post(&self, buffers: &[u16]) -> Result<(), Error> {
+        let mut receives = SmallVec::<[Receive<'_>; TOGETHER]>::new();
+        for at in buffers.iter().take(TOGETHER) {
+            let Some((word, bit)) = self.posted_bit(*at) else { continue };
+            let before = word.load(Ordering::Relaxed);
+            word.store(before | bit, Ordering::Relaxed);
+            if before & bit == 0 {
+                receives.push(Receive {
+                    id: u64::from(*at),
+                    region: self.buffers.region(),
+                    from: self.buffers.place(*at),
+                    len: self.buffers.size() as u32,
+                });
+            }
+        }
+        // SAFETY: nothing reads or writes a buffer that is noted as posted, and the region lives as long as the queue pair.
+        unsafe { self.queue_pair.post_receive(&receives) }.map_err(|(_, error)| error)
+    }
+
+    /// Returns the note of a buffer.
+    #[inline]
+    fn posted_bit(&self, at: u16) -> Option<(&AtomicU64, u64)> {
+        let word = self.posted.get(usize::from(at) / 64)?;
+        Some((word, 1 << (at % 64)))
     }
 }
