@@ -19,8 +19,8 @@ pub(crate) enum Inner {
 }
 
 impl Library {
-    /// Loads libibverbs.so.1. Drivers are found when devices are asked for: that reads files and sysfs, so it has to be
-    /// done before they are out of reach.
+    /// Loads libibverbs.so.1, and the drivers of the devices that are there: of a device that comes later, none may be.
+    /// Both read files, so it has to be done before they are out of reach.
     ///
     /// # Errors
     /// [`Error::Library`].

@@ -61,7 +61,7 @@ mod tests {
     fn whole_pages_of_zeros() {
         let mapping = Mapping::new(1).unwrap();
         assert_eq!(mapping.len(), page_size());
-        // SAFETY: within the pages, which nobody else has.
+        // SAFETY: within the pages, which are this test's alone.
         let bytes = unsafe { std::slice::from_raw_parts(mapping.start(), mapping.len()) };
         assert!(bytes.iter().all(|b| *b == 0));
     }

@@ -63,6 +63,7 @@ impl Switch {
                 broken: entry.broken.clone(),
                 peers,
                 far_misses,
+                rdma: None,
             }
         };
         self.lock().uplinks.values().map(status).collect()

@@ -21,7 +21,10 @@ pub(crate) struct Library {
 
 impl Library {
     pub(crate) fn load() -> Result<Self, Error> {
-        Ok(Self { functions: Arc::new(Functions::load()?) })
+        let library = Self { functions: Arc::new(Functions::load()?) };
+        // The library loads drivers when it first sees a device. An error comes again where the names are asked for.
+        let _ = library.devices();
+        Ok(library)
     }
 
     pub(crate) fn devices(&self) -> Result<Vec<String>, Error> {
@@ -62,8 +65,13 @@ impl Device {
     }
 
     pub(crate) fn gids(&self) -> Result<Vec<Gid>, Error> {
-        let table = usize::try_from(self.domain.port()?.gid_tbl_len).unwrap_or(0);
-        Ok(self.domain.gids(table)?.iter().filter_map(gid_of).collect())
+        // An address handle names a GID by 8 bits.
+        let table = self.domain.port()?.gid_tbl_len.clamp(0, 256);
+        let mut gids = Vec::new();
+        for index in (0..=u8::MAX).take(table as usize) {
+            gids.extend(self.domain.gid(index)?.and_then(|entry| gid_of(index, &entry)));
+        }
+        Ok(gids)
     }
 }
 
@@ -84,11 +92,10 @@ fn bytes_of(mtu: u32) -> u32 {
     128 << mtu.clamp(MTU_256, MTU_4096)
 }
 
-/// Returns a GID of our port, if its index fits an address handle.
-fn gid_of(entry: &GidEntry) -> Option<Gid> {
-    let index = u8::try_from(entry.gid_index).ok()?;
+/// Returns the GID at an index of the table, unless it is empty.
+fn gid_of(index: u8, entry: &GidEntry) -> Option<Gid> {
     let address = Ipv6Addr::from(entry.gid.0);
-    (entry.port_num == u32::from(PORT)).then(|| Gid {
+    (!address.is_unspecified()).then(|| Gid {
         index,
         address: address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4),
         is_roce_v2: entry.gid_type == GID_ROCE_V2,
@@ -165,19 +172,15 @@ mod tests {
     }
 
     #[test]
-    fn gids_of_this_port_have_addresses() {
-        let entry = |gid_index, port_num, address: &str, gid_type| GidEntry {
-            gid: RawGid(address.parse::<Ipv6Addr>().unwrap().octets()),
-            gid_index,
-            port_num,
-            gid_type,
-            ndev_ifindex: 2,
+    fn gids_are_addresses() {
+        let of = |address: &str, gid_type| {
+            let gid = RawGid(address.parse::<Ipv6Addr>().unwrap().octets());
+            gid_of(3, &GidEntry { gid, gid_type, ..GidEntry::default() })
         };
-        let v4 = gid_of(&entry(3, 1, "::ffff:10.0.0.1", 2)).unwrap();
+        let v4 = of("::ffff:10.0.0.1", 2).unwrap();
         assert_eq!((v4.index, v4.address.to_string().as_str(), v4.is_roce_v2), (3, "10.0.0.1", true));
-        let v6 = gid_of(&entry(0, 1, "fe80::1", 1)).unwrap();
+        let v6 = of("fe80::1", 1).unwrap();
         assert_eq!((v6.address.to_string().as_str(), v6.is_roce_v2), ("fe80::1", false));
-        assert_eq!(gid_of(&entry(0, 2, "fe80::1", 2)), None, "another port");
-        assert_eq!(gid_of(&entry(256, 1, "fe80::1", 2)), None, "no address handle can name it");
+        assert_eq!(of("::", 2), None);
     }
 }

@@ -42,7 +42,7 @@ functions! {
     open_device: c"ibv_open_device", c"IBVERBS_1.1", fn(*mut Opaque) -> *mut Context;
     close_device: c"ibv_close_device", c"IBVERBS_1.1", fn(*mut Context) -> c_int;
     query_port: c"ibv_query_port", c"IBVERBS_1.1", fn(*mut Context, u8, *mut PortAttributes) -> c_int;
-    query_gid_table: c"_ibv_query_gid_table", c"IBVERBS_1.11", fn(*mut Context, *mut GidEntry, usize, u32, usize) -> isize;
+    query_gid: c"_ibv_query_gid_ex", c"IBVERBS_1.11", fn(*mut Context, u32, u32, *mut GidEntry, u32, usize) -> c_int;
     get_async_event: c"ibv_get_async_event", c"IBVERBS_1.1", fn(*mut Context, *mut AsyncEvent) -> c_int;
     ack_async_event: c"ibv_ack_async_event", c"IBVERBS_1.1", fn(*mut AsyncEvent);
     alloc_pd: c"ibv_alloc_pd", c"IBVERBS_1.1", fn(*mut Context) -> *mut Opaque;
@@ -66,7 +66,7 @@ impl Functions {
     /// Loads the library and finds all of them.
     ///
     /// # Errors
-    /// No such library, or it lacks one: it is older than rdma-core 32 (2020), which brought the table of GIDs.
+    /// No such library, or it lacks one: it is older than rdma-core 32 (2020), which brought the kinds of GIDs.
     pub(super) fn load() -> Result<Self, Error> {
         Self::load_from(FILE)
     }

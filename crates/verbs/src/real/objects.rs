@@ -27,8 +27,6 @@ use std::sync::Arc;
 
 /// The one port that is used: devices count from 1.
 pub(super) const PORT: u8 = 1;
-/// Most GIDs that are asked for.
-const MOST_GIDS: usize = 4096;
 
 /// An object of the library.
 struct Raw<T>(NonNull<T>);
@@ -190,24 +188,18 @@ impl Domain {
         Ok(attributes)
     }
 
-    /// Returns the GIDs of all ports; `table` is the length of a port's table.
-    pub(super) fn gids(&self, table: usize) -> Result<Vec<GidEntry>, Error> {
-        // Those of all ports are asked for at once: the first one's come first, but too many of the others fail the call.
-        let mut entries = vec![GidEntry::default(); table.saturating_mul(4).clamp(1, MOST_GIDS)];
-        let (start, len) = (entries.as_mut_ptr(), entries.len());
-        // SAFETY: it writes up to that many entries of that size.
-        let found = unsafe {
-            (self.functions().query_gid_table)(self.context(), start, len, 0, size_of::<GidEntry>())
+    /// Returns a GID of the port, if there is one at this index of its table.
+    pub(super) fn gid(&self, index: u8) -> Result<Option<GidEntry>, Error> {
+        let (mut entry, size) = (GidEntry::default(), size_of::<GidEntry>());
+        // SAFETY: it writes to an entry of that size.
+        let answer = unsafe {
+            (self.functions().query_gid)(self.context(), PORT.into(), index.into(), &raw mut entry, 0, size)
         };
-        let Ok(found) = usize::try_from(found) else {
-            let error = i32::try_from(-found).unwrap_or(libc::EINVAL);
-            return Err(Error::Call {
-                call: "ibv_query_gid_table",
-                error: io::Error::from_raw_os_error(error),
-            });
-        };
-        entries.truncate(found);
-        Ok(entries)
+        match done("ibv_query_gid_ex", answer) {
+            Ok(()) => Ok(Some(entry)),
+            Err(Error::Call { error, .. }) if error.raw_os_error() == Some(libc::ENODATA) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Takes and drops what the device has to tell of itself: the kernel would keep each event for as long as the device is open.
@@ -219,7 +211,7 @@ impl Domain {
             if unsafe { (self.functions().get_async_event)(self.context(), &raw mut event) } != 0 {
                 return;
             }
-            // SAFETY: an event just taken. Whoever ends its object at this moment waits for this call.
+            // SAFETY: an event just taken. A thread that ends its object at this moment waits for this call.
             unsafe { (self.functions().ack_async_event)(&raw mut event) };
         }
     }
@@ -455,7 +447,7 @@ impl Drop for Domain {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: nobody else uses the registration. Requests that name it fail.
+        // SAFETY: the owner alone uses the registration. Requests that name it fail.
         if unsafe { (self.domain.functions().dereg_mr)(self.raw.as_ptr()) } != 0 {
             // The device may still write there.
             std::mem::forget(self.mapping.take());
@@ -465,7 +457,7 @@ impl Drop for Memory {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: nobody else uses the handle. Requests that name it fail, or have a copy of it.
+        // SAFETY: the owner alone uses the handle. Requests that name it fail, or have a copy of it.
         unsafe { (self.domain.functions().destroy_ah)(self.raw.as_ptr()) };
     }
 }
@@ -483,7 +475,7 @@ impl Drop for Queue {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        // SAFETY: nobody else uses the pair.
+        // SAFETY: the owner alone uses the pair.
         unsafe { (self.domain.functions().destroy_qp)(self.raw.as_ptr()) };
     }
 }
