@@ -397,18 +397,16 @@ impl Network {
     pub fn poll(&mut self, device: usize, queue: u64, to: &mut [Completion]) -> io::Result<usize> {
         self.check_present(device)?;
         let queue = self.queues.get_mut(&queue).ok_or(error(libc::EINVAL))?;
+        let most = to.len();
         let mut taken = 0;
-        while taken < to.len() {
-            let Some(told) = queue.pop()? else { break };
-            let completion = told.completion;
-            if let Some(pair) = self.machines[device].pairs.get_mut(&completion.queue_pair) {
-                match completion.is_receive {
-                    true => pair.receives.release(told.covers),
-                    false => pair.sends.release(told.covers),
-                }
-            }
-            to[taken] = completion;
+        for (place, told) in to.iter_mut().zip(queue.take(most)?) {
+            *place = told.completion;
             taken += 1;
+            let Some(pair) = self.machines[device].pairs.get_mut(&place.queue_pair) else { continue };
+            match place.is_receive {
+                true => pair.receives.release(told.covers),
+                false => pair.sends.release(told.covers),
+            }
         }
         Ok(taken)
     }
