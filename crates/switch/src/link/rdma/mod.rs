@@ -32,6 +32,10 @@ pub mod pair;
 pub mod pool;
 pub mod retire;
 pub mod setup;
+#[cfg(test)]
+pub(in crate::link) mod testing;
+#[cfg(test)]
+mod tests;
 pub mod waiting;
 
 pub use counters::Counters;

@@ -36,6 +36,8 @@ pub struct LocalPair {
     /// A bit for each: the device has it. Written by its worker alone, after it was made.
     posted: [AtomicU64; RECEIVES as usize / 64],
     failed: AtomicBool,
+    /// Begins the ids of its receives: a completion of an earlier queue pair with this number is none of this one.
+    tag: u64,
     _place: Place,
 }
 
@@ -61,6 +63,7 @@ impl LocalPair {
             buffers: Buffers::new(buffers, size),
             posted: Default::default(),
             failed: AtomicBool::new(false),
+            tag: place.tag() << u16::BITS,
             _place: place,
         };
         let all: Vec<u16> = (0..RECEIVES as u16).collect();
@@ -120,7 +123,7 @@ impl LocalPair {
     /// Takes the receive buffer of a completion from the device; `None` if the device did not have it.
     #[inline]
     pub(super) fn take_buffer(&self, id: u64) -> Option<u16> {
-        let at = u16::try_from(id).ok()?;
+        let at = u16::try_from(id.checked_sub(self.tag)?).ok()?;
         let (word, bit) = self.posted_bit(at)?;
         let before = word.load(Ordering::Relaxed);
         word.store(before & !bit, Ordering::Relaxed);
@@ -152,7 +155,7 @@ impl LocalPair {
             word.store(before | bit, Ordering::Relaxed);
             if before & bit == 0 {
                 receives.push(Receive {
-                    id: u64::from(*at),
+                    id: self.tag | u64::from(*at),
                     region: self.buffers.region(),
                     from: self.buffers.place(*at),
                     len: self.buffers.size() as u32,

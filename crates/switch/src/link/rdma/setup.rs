@@ -10,7 +10,7 @@ use super::pair::{LocalPair, RECEIVES};
 use crate::fdb::{PortIndex, SegmentIndex};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tidegate_contract::Mac;
 use tidegate_uplink::{rdma, stamp};
 use tidegate_verbs::{CompletionQueue, Device, Error, Region};
@@ -41,17 +41,31 @@ pub struct Setup {
     pub mtu: u32,
     /// What the link counts.
     pub counters: Arc<Counters>,
-    /// Its queue pairs.
-    live: Arc<AtomicUsize>,
+    places: Arc<Places>,
 }
 
-/// One of a lane's queue pairs, as long as that is not destroyed.
+/// The places for a lane's queue pairs.
+#[derive(Debug, Default)]
+struct Places {
+    taken: AtomicUsize,
+    /// Queue pairs made so far.
+    made: AtomicU64,
+}
+
+/// The place of a queue pair, as long as that is not destroyed.
 #[derive(Debug)]
-pub struct Place(Arc<AtomicUsize>);
+pub struct Place(Arc<Places>);
+
+impl Place {
+    /// Returns a number that the lane's other queue pairs neither have nor had, unlike the device's number.
+    pub fn tag(&self) -> u64 {
+        self.0.made.fetch_add(1, Ordering::Relaxed)
+    }
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
+        self.0.taken.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -84,7 +98,7 @@ impl Setup {
             local: local.address.to_canonical(),
             mtu,
             counters: Arc::default(),
-            live: Arc::default(),
+            places: Arc::default(),
         })
     }
 
@@ -99,8 +113,8 @@ impl Setup {
         (segment, mac): (SegmentIndex, Mac),
         q_key: u32,
     ) -> Result<Arc<LocalPair>, Error> {
-        let place = Place(self.live.clone());
-        if self.live.fetch_add(1, Ordering::Acquire) >= PAIRS {
+        let place = Place(self.places.clone());
+        if self.places.taken.fetch_add(1, Ordering::Acquire) >= PAIRS {
             let what = format!("{PAIRS} vNICs of {} have queue pairs: no more can", self.device.name());
             return Err(Error::Call { call: "queue pair", error: std::io::Error::other(what) });
         }
