@@ -15,7 +15,7 @@ import pytest
 from tidegate_controller.state.election import Election
 from tidegate_controller.trust.keyring import Keyring
 from tidegate_controller.trust.ring import Times
-from tidegate_controller.trust.roll import Proof, Member, Role, Roll
+from tidegate_controller.trust.roll import Member, Proof, Role, Roll
 from tidegate_controller.trust.sealed import Box
 from tidegate_controller.trust.secret import Secret
 from tidegate_controller.trust.shared import SharedVault
