@@ -222,7 +222,7 @@ def test_remedies_that_are_left_out(allowed: tuple[str, ...]) -> None:
 
 
 def test_a_link_that_goes_down(world: World) -> None:
-    """Another way; without one the path is broken, its host told, and it comes back with a link."""
+    """Another way; without any it is broken after the hold time, its host told; it comes back with a link."""
     world.ask(request())
     world.settle()
     for _ in range(2):
@@ -230,6 +230,10 @@ def test_a_link_that_goes_down(world: World) -> None:
         world.links_down.add(path.route.links[1])
         world.change_topology()
         world.settle()
+    assert world.core.engine.paths["h0/v>r"].state == PathState.ACTIVE
+    world.now += world.core.engine.settings.hold
+    world.event(ev.Tick())
+    world.settle()
     broken = world.core.engine.paths["h0/v>r"]
     assert broken.state == PathState.BROKEN
     assert world.core.engine.book.names() == []
@@ -444,6 +448,7 @@ def test_a_path_that_breaks_after_its_change(world: World) -> None:
     world.ask(request(target=1))
     world.links_down = {link.name for link in world.topology.links if link.source.switch == "s0"}
     world.change_topology()
+    world.now += world.core.engine.settings.hold
     world.core._retry = None
     while world.setting or any(world.queues.values()):
         while world.setting:

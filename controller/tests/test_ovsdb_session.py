@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tidegate_controller.model.intent import Queue, SwitchIntent
+from tidegate_controller.model.topology import Port
 from tidegate_controller.ovsdb import connection, session
 from tidegate_controller.ovsdb.connection import Connection
 from tidegate_controller.ovsdb.events import Changed, Connected, Event, Left, LinkDown, LinkUp, Lost, NotSet
@@ -484,6 +485,40 @@ def test_a_database_speaks_for_its_own_switches(tmp_path: Path) -> None:
 
     events = run(tmp_path, behave, until, only={2})
     assert events == [Connected(f"unix:{tmp_path}/db", ())]
+
+
+def test_what_bfd_hears_is_known_while_the_database_is_there(tmp_path: Path) -> None:
+    """A session that is lost knows no end; the next one has them without a change. No status is none."""
+    connections, looked = 0, asyncio.Event()
+
+    async def behave(peer: Peer) -> None:
+        nonlocal connections
+        connections += 1
+        await peer.monitored(rows(forwarding="true"))
+        serving = asyncio.create_task(peer.request("never"))
+        await looked.wait()
+        looked.clear()
+        serving.cancel()
+        if connections == 1:
+            raise ConnectionError
+        peer.say({"method": "update", "params": [None, rows()], "id": None})
+        await peer.request("never")
+
+    async def until(database: Database, events: list[Event]) -> None:
+        assert database.heard == set()
+        await seen(events, Connected)
+        assert database.heard == {Port("s1", 1)}
+        looked.set()
+        await seen(events, Lost)
+        assert database.heard == set()
+        await seen(events, Connected, 2)
+        assert database.heard == {Port("s1", 1)}
+        looked.set()
+        while database.heard:
+            await asyncio.sleep(0.005)
+
+    events = run(tmp_path, behave, until)
+    assert [event for event in events if isinstance(event, LinkUp | LinkDown)] == [LinkUp(Port("s1", 1))]
 
 
 def test_bfd_tells_and_ports_vanish(tmp_path: Path) -> None:

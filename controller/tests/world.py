@@ -12,8 +12,7 @@ from networks import MBIT, request, terms
 from walk import Cables, Frame, walk
 
 from tidegate_controller import events as ev
-from tidegate_controller.core import BASIS, Core
-from tidegate_controller.decide.basis import Phase
+from tidegate_controller.core import Core
 from tidegate_controller.decide.move import key
 from tidegate_controller.model.decisions import Decision
 from tidegate_controller.model.intent import SwitchIntent
@@ -44,8 +43,6 @@ class World:
     setting: list[int] = field(default_factory=list)
     """Orders of queues that are not answered."""
     links_down: set[str] = field(default_factory=set)
-    flapped: set[str] = field(default_factory=set)
-    """Links that went down, until all ports are as they should be."""
 
     def event(self, event: ev.Event) -> None:
         """Tells the core; keeps what it wants."""
@@ -220,9 +217,6 @@ class World:
         self.not_overbooked()
         self.keeps_bounds()
         orders = [order for orders in self.queues.values() for order in orders]
-        based = [order for order in orders if isinstance(order, ev.Sync) or order.ticket.owner == BASIS]
-        if not based and self.core.basis.phase == Phase.IDLE:
-            self.flapped -= {link.name for link in engine.newest.links}
         self.whole_ways(self.core.intents())
         synced = not any(isinstance(order, ev.Sync) for order in orders)
         if synced and not self.gone and not self.core.stale:
@@ -264,14 +258,11 @@ class World:
         assert all(one.frame.tag for one in seen[:-1])
 
     def whole_ways(self, held: dict[str, SwitchIntent]) -> None:
-        """A frame of each path in force arrives once, by its links."""
+        """A frame of each path in force arrives once, by its links, also by those that seem to be down."""
         engine = self.core.engine
-        there = {link.name for link in self.core.followed.links & engine.newest.links}
         for path in engine.paths.values():
             request = path.request
-            if request.name in engine.running or not set(path.route.links[1:-1]) <= there:
-                continue
-            if path.state != PathState.ACTIVE or not self.flapped.isdisjoint(path.route.links):
+            if request.name in engine.running or path.state != PathState.ACTIVE:
                 continue
             source, target = (self.topology.hosts[host] for host in (request.source, request.target))
             key = request.key
@@ -314,7 +305,6 @@ class World:
                 self.links_down.discard(link)
             else:
                 self.links_down.add(link)
-                self.flapped |= {link, ">".join(reversed(link.split(">")))}
             self.change_topology()
         else:
             self.event(ev.Tick())

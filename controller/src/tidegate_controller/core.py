@@ -19,12 +19,12 @@ from tidegate_controller.decide.basis import Basis, Phase
 from tidegate_controller.decide.flood import Tree, spanning
 from tidegate_controller.decide.intent import place, put
 from tidegate_controller.decide.move import Order, merge
-from tidegate_controller.decide.queues import port_of, queues_of, watched
+from tidegate_controller.decide.queues import end_of, port_of, queues_of, watched
 from tidegate_controller.decide.tags import TagsUsedUp
 from tidegate_controller.engine import Engine, Settings
 from tidegate_controller.model.intent import SwitchIntent
 from tidegate_controller.model.paths import Path, PathState
-from tidegate_controller.model.topology import Topology
+from tidegate_controller.model.topology import Port, Topology
 
 BASIS = ""
 """The owner of orders for rules of no path."""
@@ -37,6 +37,8 @@ class Core:
         self.engine = Engine(settings)
         self.basis = Basis(self.engine.settings.marks)
         self.followed = Topology()
+        self._used: dict[str, Port] = {}
+        """As of `_in_use`, when it was last looked at: these ports are open."""
         self._tree: Tree | None = None
         self._trees = 0
         self.tree_tags: set[int] = set()
@@ -71,10 +73,11 @@ class Core:
         engine.tags.claim(network.tree.tag, "broadcast#1")
         self.tree_tags.add(network.tree.tag)
         self.followed = engine.newest = network.topology
-        self.basis.assume(network.topology, network.tree)
         engine.arrange(self.followed)
         for change in changes:
             engine.undo(change)
+        self._used = self._in_use()
+        self.basis.assume(network.topology, network.tree, frozenset(self._used.values()))
         self._wake()
         engine.set_queues()
         return engine.effects
@@ -159,13 +162,22 @@ class Core:
             for tag in stale:
                 engine.tags.free(tag)
             self.tree_tags -= stale
-            if self.followed != engine.newest:
-                self.followed = engine.newest
-                tree = self._next_tree()
+            moved, before = self.followed != engine.newest, self._used
+            self.followed = engine.newest
+            self._used = self._in_use()
+            if moved:
+                self._tree = self._next_tree()
                 terms = tuple(engine.book.terms.values())
-                engine.effects.append(ev.SaveNetwork(self.followed, terms, tree))
-                self._order(self.basis.follow(self.followed, tree))
+                engine.effects.append(ev.SaveNetwork(self.followed, terms, self._tree))
+            if self._tree is not None and (moved or self._used != before):
+                self._order(self.basis.follow(self.followed, self._tree, frozenset(self._used.values())))
         engine.arrange(self.followed)
+
+    def _in_use(self) -> dict[str, Port]:
+        """Returns links that are gone though paths have rules over them, and where they end."""
+        there = {link.name for link in self.followed.links}
+        gone = sorted(self.engine.loads.links - there)
+        return {link: port for link in gone if (port := end_of(link)) is not None}
 
     def _next_tree(self) -> Tree:
         links = spanning(self.followed)
@@ -231,10 +243,15 @@ class Core:
             self._wake()
 
     def _look_after(self) -> None:
-        """Looks after paths whose change is over; again after the hold time if one was lost or as before."""
+        """Looks after paths whose change is over; again after the hold time if one was lost or as before.
+
+        Ports that the last path has left are closed.
+        """
         engine = self.engine
         while engine.ended:
             reactions.look_after(engine, engine.ended.pop())
+        if not all(map(engine.loads.has, self._used)):
+            self._follow()
         if engine.unsettled:
             engine.unsettled = False
             self._wake()

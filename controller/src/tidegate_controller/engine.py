@@ -110,6 +110,8 @@ class Engine:
         """Whether paths are to be looked at again after the hold time."""
         self._dirty: set[str] = set()
         self._there: set[str] = set()
+        self._gone: dict[str, float] = {}
+        """Links that do not work, and since when."""
 
     @property
     def levels(self) -> int:
@@ -143,6 +145,12 @@ class Engine:
         hosts = self.newest.hosts.values()
         ends = {name for host in hosts for name in (host.to_switch, host.to_host)}
         self._there = {link.name for link in self.newest.links} | ends
+        gone = self.book.terms.keys() - self._there
+        self._gone = {link: self._gone.get(link, self.now) for link in gone}
+
+    def gone_for(self, links: Iterable[str]) -> float:
+        """Returns for how long at least one of the links does not work, s."""
+        return max((self.now - self._gone[link] for link in links if link in self._gone), default=0.0)
 
     def run(
         self,

@@ -10,6 +10,8 @@
 The rules are the same whichever paths there are, so a path that comes, goes or moves touches none of them.
 """
 
+from collections.abc import Set
+
 from tidegate_controller.decide.marks import Marks, Priority
 from tidegate_controller.model.intent import (
     BEST_EFFORT,
@@ -27,12 +29,15 @@ from tidegate_controller.model.intent import (
     Table,
     ToController,
 )
-from tidegate_controller.model.topology import Link, Topology
+from tidegate_controller.model.topology import Link, Port, Topology
 
 
-def rules(topology: Topology, marks: Marks) -> dict[str, set[Rule]]:
-    """Returns all rules of no path but those of broadcast, for each switch."""
-    found = {switch: {*_edge(switch, topology, marks), *_queue(marks)} for switch in topology.switches}
+def rules(topology: Topology, marks: Marks, used: Set[Port] = frozenset()) -> dict[str, set[Rule]]:
+    """Returns all rules of no path but those of broadcast, for each switch.
+
+    Ports that are `used` stay ports of links, though the topology has no link there.
+    """
+    found = {switch: {*_edge(switch, topology, marks, used), *_queue(marks)} for switch in topology.switches}
     for switch, addresses in _best_effort(topology).items():
         found[switch] |= {
             _rule(Table.WAY, Priority.UNICAST, Match(tag=0, eth_dst=mac), Output(port))
@@ -41,8 +46,9 @@ def rules(topology: Topology, marks: Marks) -> dict[str, set[Rule]]:
     return found
 
 
-def _edge(switch: str, topology: Topology, marks: Marks) -> set[Rule]:
+def _edge(switch: str, topology: Topology, marks: Marks, used: Set[Port]) -> set[Rule]:
     links = {link.target.number for link in topology.links if link.target.switch == switch}
+    links |= {port.number for port in used if port.switch == switch}
     ends = {link.source.number for link in topology.links if link.source.switch == switch}
     hosts = {host.port.number for host in topology.hosts.values() if host.port.switch == switch}
     onward = Goto(Table.QUEUE)

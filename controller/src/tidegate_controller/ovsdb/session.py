@@ -185,6 +185,18 @@ class Database:
             for datapath, bridge in self._view.bridges.items()
         }
 
+    @property
+    def heard(self) -> set[Port]:
+        """Ports at which BFD hears the other end; none while the database is not connected."""
+        if not self._told_connected:
+            return set()
+        return {
+            Port(switch_name(datapath, self._names), number)
+            for datapath, bridge in self._view.bridges.items()
+            for number, row in bridge.ports.items()
+            if row.bfd_ours and row.forwarding
+        }
+
     async def run(self) -> None:
         """Connects, and stays connected, until it is cancelled."""
         pause, told = FIRST_PAUSE, ""

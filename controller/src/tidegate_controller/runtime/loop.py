@@ -396,6 +396,9 @@ class Runtime:
                 pass
         self._look()
 
+    def _heard(self) -> set[Port]:
+        return {port for database in self.databases.values() for port in database.heard}
+
     def _look(self, terms: tuple[Any, ...] = ()) -> None:
         """Tells the core if what works has changed."""
         now = self.now
@@ -413,6 +416,6 @@ class Runtime:
                 session = self.switches[port.switch].session
                 if session is not None:
                     session.send(codec.packet_out(port.number, frame))
-            self._seen.expire(self.now)
+            self._seen.expire(self.now, self._heard)
             self._look()
             await asyncio.sleep(discovery.interval / LOOKS)

@@ -222,12 +222,13 @@ pub fn without_promise(remote: Remote) -> Remote {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::store::Owner;
     use tidegate_contract::parse;
 
-    const NET: &str = r#"
+    /// A host that asks a controller; more keys of its uplink may follow.
+    pub const HOST: &str = r#"
 [controller]
 url = ["http://127.0.0.1:1"]
 host = "h1"
@@ -237,6 +238,22 @@ uplinks = ["net0"]
 [uplink.net0]
 local = "192.0.2.1"
 rate = "10gbit"
+"#;
+
+    /// Returns what a controller tells of a host with an uplink of that address.
+    pub fn told_peer(uplink: &str, name: &str, address: &str) -> Located<GivenPeer> {
+        let peer = Peer {
+            name: name.into(),
+            address: address.parse().ok(),
+            segments: None,
+            latency: None,
+            arrival_budget: None,
+            stamps: true,
+        };
+        Located::without_line(GivenPeer { uplink: uplink.into(), peer }, "told")
+    }
+
+    const PEERS: &str = r#"
 peer.second = { address = "192.0.2.2", segments = [1] }
 
 [uplink.net1]
@@ -252,20 +269,10 @@ addresses = ["10.0.0.7"]
 "#;
 
     fn told(peers: &[(&str, &str, &str)], remotes: &str) -> Document {
-        let given = |(uplink, name, address): &(&str, &str, &str)| {
-            let peer = Peer {
-                name: (*name).into(),
-                address: address.parse().ok(),
-                segments: None,
-                latency: None,
-                arrival_budget: None,
-                stamps: true,
-            };
-            Located::without_line(GivenPeer { uplink: (*uplink).into(), peer }, "told")
-        };
         let mut document =
             if remotes.is_empty() { Document::default() } else { parse(remotes, "told").unwrap() };
-        document.peers = peers.iter().map(given).collect();
+        document.peers =
+            peers.iter().map(|(uplink, name, address)| told_peer(uplink, name, address)).collect();
         document
     }
 
@@ -278,7 +285,8 @@ addresses = ["10.0.0.7"]
     #[test]
     fn tables_of_others_win_and_give_their_names() {
         let mut contracts = Contracts::default();
-        contracts.merge(&Owner::Api, parse(NET, "net.toml").unwrap(), false).unwrap();
+        let net = parse(&format!("{HOST}{PEERS}"), "net.toml").unwrap();
+        contracts.merge(&Owner::Api, net, false).unwrap();
         let peers = [
             ("net0", "h2", "192.0.2.2"),
             ("net0", "h3", "192.0.2.3"),
