@@ -4,9 +4,11 @@
 //!  new ─▶ INIT ─▶ RTR ─▶ RTS ── fail ─▶ ERR: what was posted is flushed
 //! ```
 
-use crate::{Address, CompletionQueue, Depths, Device, Error, Region, completion, device, real};
 #[cfg(feature = "simulated")]
-use crate::{address, region, simulated};
+use crate::simulated;
+use crate::{
+    Address, CompletionQueue, Depths, Device, Error, Region, address, completion, device, real, region,
+};
 use std::sync::Arc;
 
 /// A queue pair, ready to send and to receive.
@@ -123,7 +125,7 @@ impl QueuePair {
     pub unsafe fn post_send(&self, sends: &[Send<'_>]) -> Result<(), (usize, Error)> {
         match &self.inner {
             // SAFETY: the caller's promise.
-            Inner::Real(pair) => unsafe { pair.post_send(sends) },
+            Inner::Real(pair) => unsafe { pair.post_send(sends.iter().map(real_send)) },
             #[cfg(feature = "simulated")]
             // SAFETY: the caller's promise.
             Inner::Simulated(pair) => unsafe { pair.post_send(sends.iter().map(simulated_send)) },
@@ -140,7 +142,7 @@ impl QueuePair {
     pub unsafe fn post_receive(&self, receives: &[Receive<'_>]) -> Result<(), (usize, Error)> {
         match &self.inner {
             // SAFETY: the caller's promise.
-            Inner::Real(pair) => unsafe { pair.post_receive(receives) },
+            Inner::Real(pair) => unsafe { pair.post_receive(receives.iter().map(real_receive)) },
             #[cfg(feature = "simulated")]
             // SAFETY: the caller's promise.
             Inner::Simulated(pair) => unsafe { pair.post_receive(receives.iter().map(simulated_receive)) },
@@ -190,5 +192,34 @@ fn simulated_receive<'a>(receive: &Receive<'a>) -> Result<simulated::Receiving<'
     match &receive.region.inner {
         region::Inner::Simulated(region) => Ok(simulated::Receiving { id, region, from, len }),
         region::Inner::Real(_) => Err(Error::invalid("ibv_post_recv")),
+    }
+}
+
+/// Returns the send of a real device's parts.
+///
+/// # Errors
+/// A part is simulated; [`Error::QKey`].
+fn real_send<'a>(send: &Send<'a>) -> Result<real::Datagram<'a>, Error> {
+    checked(send.q_key)?;
+    let Send { id, from, len, is_signalled, queue_pair, q_key, .. } = *send;
+    match (&send.region.inner, &send.to.inner) {
+        (region::Inner::Real(region), address::Inner::Real(to)) => {
+            Ok(real::Datagram { id, region, from, len, is_signalled, to, queue_pair, q_key })
+        }
+        #[cfg(feature = "simulated")]
+        _ => Err(Error::invalid("ibv_post_send")),
+    }
+}
+
+/// The same of buffers.
+///
+/// # Errors
+/// The region is simulated.
+fn real_receive<'a>(receive: &Receive<'a>) -> Result<real::Buffer<'a>, Error> {
+    let Receive { id, from, len, .. } = *receive;
+    match &receive.region.inner {
+        region::Inner::Real(region) => Ok(real::Buffer { id, region, from, len }),
+        #[cfg(feature = "simulated")]
+        region::Inner::Simulated(_) => Err(Error::invalid("ibv_post_recv")),
     }
 }

@@ -128,7 +128,11 @@ pub(super) fn find_device<T>(
     let mut number = 0;
     // SAFETY: it writes to that number.
     let list = unsafe { (functions.get_device_list)(&raw mut number) };
-    let list = made("ibv_get_device_list", list)?;
+    let list = match made("ibv_get_device_list", list) {
+        // The kernel's part, ib_uverbs, is not loaded: it comes with a device.
+        Err(Error::Call { error, .. }) if error.raw_os_error() == Some(libc::ENOSYS) => return Ok(None),
+        list => list?,
+    };
     let mut found = None;
     for i in 0..usize::try_from(number).unwrap_or(0) {
         // SAFETY: the list has that many devices.
@@ -229,7 +233,11 @@ impl Memory {
                 LOCAL_WRITE,
             )
         };
-        Ok(Self { raw: made("ibv_reg_mr", raw)?, mapping: Some(mapping), domain: domain.clone() })
+        Ok(Self {
+            raw: made("ibv_reg_mr, of memory that counts against RLIMIT_MEMLOCK", raw)?,
+            mapping: Some(mapping),
+            domain: domain.clone(),
+        })
     }
 
     pub(super) fn start(&self) -> *mut u8 {
