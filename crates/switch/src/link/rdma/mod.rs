@@ -14,7 +14,8 @@
 //! - [`setup`]: what a link's lane is made of
 //! - [`pair`]: the queue pair of a vNIC of this host
 //! - [`members`]: which queue pairs there are, here and at other hosts
-//! - [`outgoing`]: the sending half; [`pool`]: its buffers, [`waiting`]: those that are not yet posted
+//! - [`outgoing`]: the sending half; [`pool`]: its buffers
+//! - [`waiting`]: datagrams that are not yet posted
 //! - [`incoming`]: the receiving half; [`grh`]: where a datagram came from
 //! - [`numbers`]: what both remember of pairs of queue pairs
 //! - [`memory`]: bytes of registered memory
@@ -32,6 +33,10 @@ pub mod pair;
 pub mod pool;
 pub mod retire;
 pub mod setup;
+#[cfg(test)]
+pub(in crate::link) mod testing;
+#[cfg(test)]
+mod tests;
 pub mod waiting;
 
 pub use counters::Counters;

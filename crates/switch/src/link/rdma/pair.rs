@@ -9,16 +9,15 @@
 
 use super::counters::Counters;
 use super::memory::Buffers;
-use super::setup::{Place, SENDS, Setup};
+use super::setup::{PAIRS, Place, RECEIVES, SENDS, Setup};
 use crate::fdb::{PortIndex, SegmentIndex};
 use smallvec::SmallVec;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidegate_contract::Mac;
 use tidegate_evidence::DropReason;
 use tidegate_verbs::{Depths, Error, GRH, QueuePair, Receive, Region, Send};
 
-/// Receive buffers of a queue pair: a burst of so many datagrams, while its worker has other work.
-pub const RECEIVES: u32 = 256;
 /// Most buffers that are posted at once.
 pub const TOGETHER: usize = 16;
 
@@ -36,12 +35,34 @@ pub struct LocalPair {
     /// A bit for each: the device has it. Written by its worker alone, after it was made.
     posted: [AtomicU64; RECEIVES as usize / 64],
     failed: AtomicBool,
+    /// Begins the ids of its receives: a completion of an earlier queue pair with this number is none of this one.
+    tag: u64,
     _place: Place,
+}
+
+impl Setup {
+    /// Makes the queue pair of a vNIC with that address, and with receive buffers (1 MiB at the largest MTU): datagrams
+    /// with `q_key` arrive from now on.
+    ///
+    /// # Errors
+    /// There are [as many as can be](PAIRS), or the device has no more.
+    pub fn pair(
+        &self,
+        port: PortIndex,
+        (segment, mac): (SegmentIndex, Mac),
+        q_key: u32,
+    ) -> Result<Arc<LocalPair>, Error> {
+        let Some(place) = self.place() else {
+            let what = format!("{PAIRS} vNICs of {} have queue pairs: no more can", self.device.name());
+            return Err(Error::Call { call: "queue pair", error: std::io::Error::other(what) });
+        };
+        LocalPair::new(self, port, (segment, mac), q_key, place).map(Arc::new)
+    }
 }
 
 impl LocalPair {
     /// Makes one with all its buffers posted.
-    pub(super) fn new(
+    fn new(
         setup: &Setup,
         port: PortIndex,
         (segment, mac): (SegmentIndex, Mac),
@@ -61,6 +82,7 @@ impl LocalPair {
             buffers: Buffers::new(buffers, size),
             posted: Default::default(),
             failed: AtomicBool::new(false),
+            tag: place.tag() << u16::BITS,
             _place: place,
         };
         let all: Vec<u16> = (0..RECEIVES as u16).collect();
@@ -120,7 +142,7 @@ impl LocalPair {
     /// Takes the receive buffer of a completion from the device; `None` if the device did not have it.
     #[inline]
     pub(super) fn take_buffer(&self, id: u64) -> Option<u16> {
-        let at = u16::try_from(id).ok()?;
+        let at = u16::try_from(id.checked_sub(self.tag)?).ok()?;
         let (word, bit) = self.posted_bit(at)?;
         let before = word.load(Ordering::Relaxed);
         word.store(before & !bit, Ordering::Relaxed);
@@ -152,7 +174,7 @@ impl LocalPair {
             word.store(before | bit, Ordering::Relaxed);
             if before & bit == 0 {
                 receives.push(Receive {
-                    id: u64::from(*at),
+                    id: self.tag | u64::from(*at),
                     region: self.buffers.region(),
                     from: self.buffers.place(*at),
                     len: self.buffers.size() as u32,

@@ -6,15 +6,14 @@
 //! ```
 
 use super::counters::Counters;
-use super::pair::{LocalPair, RECEIVES};
-use crate::fdb::{PortIndex, SegmentIndex};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use tidegate_contract::Mac;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tidegate_uplink::{rdma, stamp};
 use tidegate_verbs::{CompletionQueue, Device, Error, Region};
 
+/// Receive buffers of a queue pair: a burst of so many datagrams, while its worker has other work.
+pub const RECEIVES: u32 = 256;
 /// Send buffers of a link.
 pub const SENDS: u32 = 512;
 /// Most queue pairs of a link: the completions of all their buffers fit into one queue.
@@ -41,17 +40,31 @@ pub struct Setup {
     pub mtu: u32,
     /// What the link counts.
     pub counters: Arc<Counters>,
-    /// Its queue pairs.
-    live: Arc<AtomicUsize>,
+    places: Arc<Places>,
 }
 
-/// One of a lane's queue pairs, as long as that is not destroyed.
+/// The places for a lane's queue pairs.
+#[derive(Debug, Default)]
+struct Places {
+    taken: AtomicUsize,
+    /// Queue pairs made so far.
+    made: AtomicU64,
+}
+
+/// The place of a queue pair, as long as that is not destroyed.
 #[derive(Debug)]
-pub struct Place(Arc<AtomicUsize>);
+pub struct Place(Arc<Places>);
+
+impl Place {
+    /// Returns a number that the lane's other queue pairs neither have nor had, unlike the device's number.
+    pub fn tag(&self) -> u64 {
+        self.0.made.fetch_add(1, Ordering::Relaxed)
+    }
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
+        self.0.taken.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -84,26 +97,13 @@ impl Setup {
             local: local.address.to_canonical(),
             mtu,
             counters: Arc::default(),
-            live: Arc::default(),
+            places: Arc::default(),
         })
     }
 
-    /// Makes the queue pair of a vNIC with that address, and with receive buffers (1 MiB at the largest MTU): datagrams with `q_key` arrive
-    /// from now on.
-    ///
-    /// # Errors
-    /// There are [as many as can be](PAIRS), or the device has no more.
-    pub fn pair(
-        &self,
-        port: PortIndex,
-        (segment, mac): (SegmentIndex, Mac),
-        q_key: u32,
-    ) -> Result<Arc<LocalPair>, Error> {
-        let place = Place(self.live.clone());
-        if self.live.fetch_add(1, Ordering::Acquire) >= PAIRS {
-            let what = format!("{PAIRS} vNICs of {} have queue pairs: no more can", self.device.name());
-            return Err(Error::Call { call: "queue pair", error: std::io::Error::other(what) });
-        }
-        LocalPair::new(self, port, (segment, mac), q_key, place).map(Arc::new)
+    /// Takes the place of a queue pair; `None` if there are [as many as can be](PAIRS).
+    pub(super) fn place(&self) -> Option<Place> {
+        let place = Place(self.places.clone());
+        (self.places.taken.fetch_add(1, Ordering::Acquire) < PAIRS).then_some(place)
     }
 }

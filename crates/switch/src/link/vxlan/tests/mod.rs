@@ -1,5 +1,6 @@
 //! Over loopback, with the kernel's own cutting and joining of datagrams.
 
+mod by_rdma;
 mod hostile;
 mod kernel;
 pub mod scene;
