@@ -47,6 +47,7 @@ pub mod network_paths;
 pub mod parse;
 pub mod path;
 pub mod queueing;
+pub mod rdma;
 mod reach;
 pub mod remote;
 mod suggest;

@@ -6,7 +6,7 @@ mod host;
 use crate::error::{ErrorList, MOST};
 use crate::{
     Attach, Discipline, Error, Errors, FlowQueueing, LinkState, Method, Nanos, OnRefused, OnUnreachable,
-    Queueing, SocketMode, Vnic, parse, parse::keys,
+    Queueing, SocketMode, Transport, Vnic, parse, parse::keys,
 };
 use std::fmt::{Display, Write};
 use toml_edit::{Array, DocumentMut, InlineTable, Item, TableLike, Value};
@@ -75,6 +75,12 @@ impl Vnic {
             ("guest", self.guest.as_ref().map(|path| string(path.display()))),
             ("on-refused", self.on_refused.and_then(|value| word(&OnRefused::ALL, value))),
             ("on-unreachable", self.on_unreachable.and_then(|value| word(&OnUnreachable::ALL, value))),
+            (
+                "transport",
+                (self.transport != Transport::default())
+                    .then(|| word(&Transport::ALL, self.transport))
+                    .flatten(),
+            ),
         ] {
             if let Some(value) = value {
                 line(key, value);
@@ -452,7 +458,7 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
             (tx, rx) in any_rates(), queueing in any_queueing(), weight in 1u32..=1000, deadline in option::of(10_000u64..=10_000_000_000),
             to in btree_set("~?[a-z]{3}", 0..3), allowed in any_allowed(), mtu in prop_oneof![Just(1500), 68u16..],
             queues in 1u16..=64, guest in option::of("(/[a-zü\"' \\\\.]{1,9}){1,3}y"),
-            about_paths in (option::of(any::<bool>()), option::of(any::<bool>())),
+            about_paths in (option::of(any::<bool>()), option::of(any::<bool>())), by_rdma: bool,
         ) -> Vnic {
             // No other generator makes such a name, so `to` never has the vNIC itself.
             let mut to: Vec<String> = to.into_iter().map(|t| if t.starts_with('~') { "uplink".into() } else { format!("to-{t}") }).collect();
@@ -463,7 +469,11 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
                 guest: guest.map(Into::into),
                 on_refused: about_paths.0.map(|first| OnRefused::ALL[usize::from(first)].1),
                 on_unreachable: about_paths.1.map(|first| OnUnreachable::ALL[usize::from(first)].1),
+                transport: if by_rdma { Transport::Rdma } else { Transport::Uplink },
             };
+            if !vnic.uses_uplinks() {
+                vnic.transport = Transport::Uplink;
+            }
             if vnic.tx.min.is_some() && vnic.to.is_empty() {
                 vnic.to.push("uplink".into());
             }

@@ -1,8 +1,8 @@
 //! All that a place counted at one look.
 
 use crate::{
-    FarMiss, Figure, LogStats, Miss, NetworkPath, PairStatus, PeerStatus, SocketCounts, Unknown, VnicStats,
-    WorkerStats,
+    FarMiss, Figure, LogStats, Miss, NetworkPath, PairStatus, PeerStatus, RdmaStatus, SocketCounts, Unknown,
+    VnicStats, WorkerStats,
 };
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -40,6 +40,8 @@ pub struct Evidence {
     pub peers: Vec<PeerStatus>,
     /// Pairs of vNICs with frames that carry stamps, by uplink.
     pub pairs: BTreeMap<String, Vec<PairStatus>>,
+    /// RDMA, by uplink.
+    pub rdma: BTreeMap<String, RdmaStatus>,
     /// Frames of NICs' queues to workers, by uplink.
     pub sockets: BTreeMap<String, Vec<SocketCounts>>,
     /// The latest frames that other hosts reported as late, oldest first.
@@ -67,6 +69,7 @@ impl Evidence {
             log: None,
             peers: vec![],
             pairs: BTreeMap::new(),
+            rdma: BTreeMap::new(),
             sockets: BTreeMap::new(),
             far_misses: vec![],
             paths: BTreeMap::new(),

@@ -18,6 +18,7 @@
 //! - `network_path`: paths of such frames through the network
 //! - `pair`: frames with a deadline between two hosts' vNICs
 //! - `peer`: other hosts' clocks and counters, and frames that were late there
+//! - `rdma`: RDMA devices and queue pairs
 //! - `time`: moments of CLOCK_MONOTONIC as times of day
 
 mod connection;
@@ -36,6 +37,7 @@ mod on_wire;
 mod own_cpus;
 mod pair;
 mod peer;
+mod rdma;
 mod reason;
 mod shared;
 mod socket;
@@ -64,6 +66,7 @@ pub use on_wire::OnWire;
 pub use own_cpus::OwnCpus;
 pub use pair::{LateCounts, PairStatus};
 pub use peer::{FAR_MISSES, FarMiss, PeerClock, PeerCounts, PeerStatus, RoundTrip};
+pub use rdma::{MemberStatus, QueuePairStatus, RdmaCounts, RdmaDevice, RdmaStatus};
 pub use reason::{CulpritKind, DropReason, MissCause, NoticeRefusal};
 pub use shared::SharedStatus;
 pub use socket::SocketCounts;

@@ -85,6 +85,12 @@ pub struct PeerCounts {
     pub announcements_sent: u64,
     /// vNICs that it announced.
     pub announcements_received: u64,
+    /// Queue pairs of this host's vNICs that were announced to it, each time counted.
+    #[serde(default)]
+    pub members_sent: u64,
+    /// Queue pairs of its vNICs that it announced, each time counted.
+    #[serde(default)]
+    pub members_received: u64,
 }
 
 /// A frame of this host that was late at another one, as that one reports it.

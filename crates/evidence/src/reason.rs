@@ -145,6 +145,8 @@ reasons! {
         UnknownVnic = "unknown_vnic",
         /// An announcement whose time means nothing here yet: the peer's clock is not known.
         NoClock = "no_clock",
+        /// An announcement of a queue pair beyond those that a peer, or all, may have.
+        TooManyMembers = "too_many_members",
     }
 }
 

@@ -259,6 +259,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
                 workers: 1,
                 directable: !state.earlier,
                 shares_queues: !state.earlier,
+                rdma: vec![],
             });
         }
         Request::SetHost(host) => {
@@ -335,6 +336,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
                 foreign_stamps: 0,
                 peers: vec![],
                 far_misses: vec![],
+                rdma: None,
             };
             state.uplinks.insert(status.uplink.name.clone(), status);
         }

@@ -73,6 +73,7 @@ fn hello() -> Reply {
         workers: 1,
         directable: true,
         shares_queues: true,
+        rdma: vec![],
     })
 }
 

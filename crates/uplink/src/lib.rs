@@ -14,10 +14,12 @@
 //! - [`replay`]: which sequence numbers of a sender have arrived
 //! - [`clock`]: the offset between two hosts' clocks, and its error
 //! - [`notice`]: messages between hosts beside frames: clock exchange, late frames, vNICs that moved
+//! - [`rdma`]: the header of a frame in a datagram of RDMA, the Q_Key of a segment, lost datagrams
 
 pub mod clock;
 pub mod ecn;
 pub mod notice;
+pub mod rdma;
 pub mod replay;
 pub mod stamp;
 pub mod vxlan;

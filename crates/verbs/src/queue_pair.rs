@@ -129,7 +129,7 @@ impl QueuePair {
             Inner::Real(pair) => unsafe { pair.post_send(sends.iter().map(real_send)) },
             #[cfg(feature = "simulated")]
             // SAFETY: the caller's promise.
-            Inner::Simulated(pair) => unsafe { pair.post_send(simulated_sends(sends)?.into_iter()) },
+            Inner::Simulated(pair) => unsafe { pair.post_send(sends.iter().map(simulated_send)) },
         }
     }
 
@@ -146,7 +146,7 @@ impl QueuePair {
             Inner::Real(pair) => unsafe { pair.post_receive(receives.iter().map(real_receive)) },
             #[cfg(feature = "simulated")]
             // SAFETY: the caller's promise.
-            Inner::Simulated(pair) => unsafe { pair.post_receive(simulated_receives(receives)?.into_iter()) },
+            Inner::Simulated(pair) => unsafe { pair.post_receive(receives.iter().map(simulated_receive)) },
         }
     }
 
@@ -167,34 +167,33 @@ fn checked(q_key: u32) -> Result<(), Error> {
     if q_key > LARGEST_Q_KEY { Err(Error::QKey(q_key)) } else { Ok(()) }
 }
 
-/// Returns the requests of a simulated device.
+/// Returns the send of a simulated device's parts.
 ///
 /// # Errors
-/// One names a part of another kind of device.
+/// A part is real; [`Error::QKey`].
 #[cfg(feature = "simulated")]
-fn simulated_sends(sends: &[Send<'_>]) -> Result<Vec<simulated::SendRequest>, (usize, Error)> {
-    let request = |send: &Send<'_>| match (&send.region.inner, &send.to.inner) {
-        (region::Inner::Simulated(region), address::Inner::Simulated(to)) => Ok(to.send(
-            (send.id, send.is_signalled),
-            (region, send.from, send.len),
-            (send.queue_pair, send.q_key),
-        )),
-        _ => Err((0, Error::invalid("ibv_post_send"))),
-    };
-    sends.iter().map(request).collect()
+fn simulated_send<'a>(send: &Send<'a>) -> Result<simulated::Sending<'a>, Error> {
+    checked(send.q_key)?;
+    let Send { id, from, len, is_signalled, queue_pair, q_key, .. } = *send;
+    match (&send.region.inner, &send.to.inner) {
+        (region::Inner::Simulated(region), address::Inner::Simulated(to)) => {
+            Ok(simulated::Sending { id, is_signalled, region, from, len, to, queue_pair, q_key })
+        }
+        _ => Err(Error::invalid("ibv_post_send")),
+    }
 }
 
 /// The same of buffers.
 ///
 /// # Errors
-/// The same.
+/// The region is real.
 #[cfg(feature = "simulated")]
-fn simulated_receives(receives: &[Receive<'_>]) -> Result<Vec<simulated::ReceiveRequest>, (usize, Error)> {
-    let request = |receive: &Receive<'_>| match &receive.region.inner {
-        region::Inner::Simulated(region) => Ok(region.receive(receive.id, receive.from, receive.len)),
-        region::Inner::Real(_) => Err((0, Error::invalid("ibv_post_recv"))),
-    };
-    receives.iter().map(request).collect()
+fn simulated_receive<'a>(receive: &Receive<'a>) -> Result<simulated::Receiving<'a>, Error> {
+    let Receive { id, from, len, .. } = *receive;
+    match &receive.region.inner {
+        region::Inner::Simulated(region) => Ok(simulated::Receiving { id, region, from, len }),
+        region::Inner::Real(_) => Err(Error::invalid("ibv_post_recv")),
+    }
 }
 
 /// Returns the send of a real device's parts.

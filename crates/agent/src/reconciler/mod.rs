@@ -24,6 +24,7 @@
 //! - `publish`: the state that readers see
 //! - `diff`: the changes between two contracts, key by key
 //! - `rates`: rates over the last second
+//! - `rdma`: which way frames of a vNIC go
 //! - `soft`: soft limits that guests ask for
 //! - `uplinks`: uplinks, as readers see them
 //! - `view`: parts of the published state
@@ -40,6 +41,7 @@ mod offer;
 mod plans;
 mod publish;
 mod rates;
+mod rdma;
 mod refused_file;
 mod repair;
 mod soft;

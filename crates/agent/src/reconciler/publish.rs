@@ -1,6 +1,6 @@
 //! The state that readers see.
 
-use super::{Reconciler, repair, view};
+use super::{Reconciler, rdma, repair, view};
 use crate::board::changes::changes;
 use crate::board::cores::{attention as cores_attention, placed};
 use crate::board::status::{self, Recent};
@@ -131,6 +131,11 @@ impl Reconciler {
             soft: self.soft.of(contract),
             tx_in_force: observed.filter(|t| t.present).and_then(|t| t.vnic.tx.max),
             paths: paths.flatten().cloned().collect(),
+            rdma: evidence.and_then(|evidence| {
+                rdma::of_vnic(contract, &evidence.rdma, || {
+                    self.contracts.all::<Remote>().map(|(_, located)| &located.value)
+                })
+            }),
             promises: promises.get(name.as_str()).into_iter().flatten().copied().cloned().collect(),
             contract: Some(contract.clone()),
         }

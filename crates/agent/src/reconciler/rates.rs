@@ -74,6 +74,7 @@ mod tests {
             log: None,
             peers: vec![],
             pairs: [].into(),
+            rdma: [].into(),
             sockets: [].into(),
             far_misses: [].into(),
             paths: [].into(),

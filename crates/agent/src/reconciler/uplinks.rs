@@ -50,6 +50,7 @@ impl Reconciler {
                 .and_then(|look| look.observed.evidence.pairs.get(name))
                 .cloned()
                 .unwrap_or_default(),
+            rdma: observed.and(look).and_then(|look| look.observed.evidence.rdma.get(name)).cloned(),
             sockets: observed
                 .and(look)
                 .and_then(|look| look.observed.evidence.sockets.get(name))

@@ -38,6 +38,6 @@ pub use status::{
     VnicCounts,
 };
 pub use uplink::{UplinkStats, UplinkView};
-pub use vnic::{CaptureQuery, Limits, SetBody, State, VnicView};
+pub use vnic::{CaptureQuery, Limits, RdmaWay, SetBody, State, VnicQueuePair, VnicRdma, VnicView};
 pub use why::{OwnWait, WhyView};
 pub use window::{Began, Last, LastQuery, WindowView};

@@ -3,7 +3,7 @@
 use super::vnic::State;
 use serde::{Deserialize, Serialize};
 use tidegate_contract::Uplink;
-use tidegate_evidence::{OnWire, PairStatus, SocketCounts, Traffic};
+use tidegate_evidence::{OnWire, PairStatus, RdmaStatus, SocketCounts, Traffic};
 use utoipa::ToSchema;
 
 /// One uplink.
@@ -35,6 +35,9 @@ pub struct UplinkView {
     /// Pairs of a vNIC here and a remote whose frames have a deadline: how they left, and how they arrived.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pairs: Vec<PairStatus>,
+    /// RDMA of its vNICs; absent without a device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<RdmaStatus>,
     /// Of kind `xdp`: the frames of the NIC's queues to the workers that receive from them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<SocketCounts>,

@@ -4,7 +4,7 @@ use super::host::{Promise, RefusedBy};
 use super::window::WindowView;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tidegate_contract::{Rate, Vnic};
+use tidegate_contract::{Mac, Rate, Vnic};
 use tidegate_evidence::{Connection, Figure, HeldUp, NetworkPath, SharedStatus, Unknown, VnicStats};
 use utoipa::ToSchema;
 
@@ -117,6 +117,51 @@ pub struct VnicView {
     /// For a real-time vNIC whose network has a controller: its paths there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<NetworkPath>,
+    /// With `transport = "rdma"`: its queue pair, and which way its frames go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<VnicRdma>,
+}
+
+/// RDMA of one vNIC.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VnicRdma {
+    /// Its queue pairs, by uplink.
+    pub pairs: Vec<VnicQueuePair>,
+    /// The vNICs of other hosts in its segment that are declared or have a queue pair.
+    pub ways: Vec<RdmaWay>,
+}
+
+/// A vNIC's queue pair at one uplink.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VnicQueuePair {
+    /// The uplink.
+    pub uplink: String,
+    /// The device.
+    pub device: String,
+    /// Its number; absent while there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u32>,
+    /// Why there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Queue pairs that failed, and were replaced.
+    pub failures: u64,
+}
+
+/// The way of frames to one vNIC of another host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RdmaWay {
+    /// Its name, if a contract declares it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<String>,
+    /// Its MAC.
+    #[schema(value_type = String)]
+    pub mac: Mac,
+    /// Its host.
+    pub peer: String,
+    /// Why frames go as VXLAN; absent if they go by RDMA.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vxlan_because: Option<String>,
 }
 
 /// The limits in effect; absent means unlimited.
@@ -185,6 +230,7 @@ impl VnicView {
             tx_in_force: None,
             promises: vec![],
             paths: vec![],
+            rdma: None,
             contract,
         }
     }

@@ -1,5 +1,6 @@
 //! The command line: one file per measurement.
 
+pub mod between;
 pub mod fairness;
 pub mod forward;
 pub mod hostile;
@@ -55,6 +56,8 @@ pub enum Command {
     Rates(rates::Args),
     /// Probes of a sparse flow beside flows that fill the same vNIC's limit
     Sparse(sparse::Args),
+    /// One end of a pair of guests on two hosts: rate, or round trips
+    Between(between::Args),
     /// Each sender's share of one egress that all senders fill
     Fairness(fairness::Args),
     /// Numbered frames from one vNIC to another, over deaths of the switch: a line of JSON a second
@@ -110,6 +113,7 @@ pub fn run(cli: &Cli) -> Outcome<String> {
         Command::Fairness(args) => {
             print(cli.json, &fairness::run(&scene, args, watch)?, fairness::Report::table)
         }
+        Command::Between(args) => between::run(&scene, args, cli.json),
         Command::Numbered(args) => numbered::run(&scene, args),
         Command::Kills(_)
         | Command::Hostile(_)

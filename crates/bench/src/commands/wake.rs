@@ -95,15 +95,26 @@ pub fn run(args: &Args) -> Outcome<Report> {
             }
             echo(&mut returns, Size::Frame(FRAME).build(macs[0], macs[1], 0), &ended)
         });
-        let report = ask(&mut asks, Size::Frame(FRAME).build(macs[1], macs[0], 0), args);
+        let rounds = Rounds { count: args.count.into(), gap: args.gap, spin: false };
+        let report = ask(&mut asks, Size::Frame(FRAME).build(macs[1], macs[0], 0), rounds);
         ended.store(true, Ordering::Relaxed);
         echo.join().map_err(|_| "the guest that returns frames panicked")??;
         report
     })
 }
 
+/// Round trips.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rounds {
+    pub count: u64,
+    /// Silence before each.
+    pub gap: Duration,
+    /// The guest looks at its ring all the time, instead of sleeping until an interrupt.
+    pub spin: bool,
+}
+
 /// Sends each received number back, until `ended`.
-fn echo(guest: &mut FrontEnd, mut frame: Vec<u8>, ended: &AtomicBool) -> Result<(), String> {
+pub(super) fn echo(guest: &mut FrontEnd, mut frame: Vec<u8>, ended: &AtomicBool) -> Result<(), String> {
     let mut received = Vec::with_capacity(2048);
     while !ended.load(Ordering::Relaxed) {
         guest.wait_receive(PATIENCE / 10).map_err(|error| error.to_string())?;
@@ -117,15 +128,20 @@ fn echo(guest: &mut FrontEnd, mut frame: Vec<u8>, ended: &AtomicBool) -> Result<
     Ok(())
 }
 
-fn ask(guest: &mut FrontEnd, mut frame: Vec<u8>, args: &Args) -> Outcome<Report> {
+/// Sends numbered frames, each after the answer to the one before.
+pub(super) fn ask(guest: &mut FrontEnd, mut frame: Vec<u8>, rounds: Rounds) -> Outcome<Report> {
     let mut received = Vec::with_capacity(2048);
     let mut report = Report { trips: Vec::new(), lost: 0 };
-    for wanted in 1..=u64::from(FIRST + args.count) {
+    for wanted in 1..=u64::from(FIRST) + rounds.count {
         frame[NUMBER..NUMBER + 8].copy_from_slice(&wanted.to_be_bytes());
-        std::thread::sleep(args.gap);
+        std::thread::sleep(rounds.gap);
         let (began, mut back) = (clock::now(), false);
         guest.send(0, &frame);
-        while !back && guest.wait_receive(PATIENCE)? {
+        let wait = |guest: &mut FrontEnd| match rounds.spin {
+            true => Ok(clock::now() - began < PATIENCE.as_nanos() as u64),
+            false => guest.wait_receive(PATIENCE),
+        };
+        while !back && wait(guest)? {
             while guest.receive_into(0, &mut received) {
                 back |= number(&received) == Some(wanted);
             }

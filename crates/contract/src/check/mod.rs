@@ -5,13 +5,15 @@
 //!  Host ──────────────────────────▶ host, cores: ranges, CPUs, flows ┤
 //!  Uplink, Remote, SegmentKeys ───▶ uplink: addresses, MTU, ranges ──┴▶ Problem (key, message)
 //!  all of them ─▶ set: one name, one MAC, one socket, `to` ──────────┬▶ Errors (both places)
-//!              └▶ between: what crosses hosts, MTUs that fit ────────┘
+//!              ├▶ between: what crosses hosts, MTUs that fit ────────┤
+//!              └▶ rdma: which uplink has a device for it ────────────┘
 //! ```
 
 mod between;
 mod controller;
 mod cores;
 mod host;
+mod rdma;
 mod rules;
 mod set;
 mod taken;

@@ -2,7 +2,7 @@
 
 use super::rules::Problem;
 use super::taken::{FirstOwners, error_at};
-use super::{between, controller};
+use super::{between, controller, rdma};
 use crate::error::ErrorList;
 use crate::suggest::did_you_mean;
 use crate::{Attach, Document, Error, Errors, GivenPeer, Located, Mac, Segment, UPLINK, Vnic};
@@ -94,6 +94,7 @@ pub fn check_set(document: &Document) -> Result<(), Errors> {
     }
     between::check(&mut errors, document);
     controller::check(&mut errors, document);
+    rdma::check(&mut errors, document);
     Errors::into_result(errors.into_errors(), ())
 }
 

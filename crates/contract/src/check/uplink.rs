@@ -1,5 +1,6 @@
 //! The rules of one uplink, one remote vNIC and the keys of one segment, each by itself.
 
+use super::rdma;
 use super::rules::{Problem, Rules};
 use super::vnic::{DEADLINE, DESTINATIONS, SIZE, check_visible, interface_name, table_name, vnic_name};
 use crate::uplink::{FIRST_PORT, default_notice_port, default_port};
@@ -67,6 +68,7 @@ impl Uplink {
                 rules.add_problem(key, message);
             }
         }
+        rdma::check_uplink(&mut rules, self);
         if self.notice_port == self.port {
             rules.add_problem("notice-port", format!("{} is port, too; notices need another one", self.port));
         }

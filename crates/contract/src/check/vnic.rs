@@ -1,5 +1,6 @@
 //! The rules of one contract by itself.
 
+use super::rdma;
 use super::rules::{Problem, Rules};
 use crate::{Allowed, Attach, Bytes, Method, Nanos, Queueing, SocketMode, UPLINK, Vnic};
 use std::{ops::RangeInclusive, path::Path};
@@ -51,6 +52,7 @@ impl Vnic {
         check_queueing(&mut rules, self.queueing);
         check_promises(&mut rules, self);
         check_path(&mut rules, self);
+        rdma::check_vnic(&mut rules, self);
         check_allowed(&mut rules, &self.allowed);
         check_shared(&mut rules, self);
         rules.check_range("weight", self.weight, WEIGHT);

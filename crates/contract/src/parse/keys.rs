@@ -35,9 +35,21 @@ pub(crate) const VNIC: &[&str] = &[
     "guest",
     "on-refused",
     "on-unreachable",
+    "transport",
 ];
-pub(crate) const UPLINK: &[&str] =
-    &["kind", "local", "device", "port", "notice-port", "rate", "mtu", "latency", "arrival-budget", "peer"];
+pub(crate) const UPLINK: &[&str] = &[
+    "kind",
+    "local",
+    "device",
+    "port",
+    "notice-port",
+    "rate",
+    "mtu",
+    "latency",
+    "arrival-budget",
+    "rdma",
+    "peer",
+];
 pub(crate) const PEER: &[&str] = &["address", "segments", "latency", "arrival-budget", "stamps"];
 pub(crate) const REMOTE: &[&str] = &["mac", "segment", "peer", "addresses", "tx", "deadline", "to"];
 pub(crate) const REMOTE_TX: &[&str] = &["max", "burst"];

@@ -55,7 +55,7 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Uplink {
             .text("arrival-budget", A_DURATION, default_arrival_budget())
             .unwrap_or(default_arrival_budget()),
         peers,
-        rdma: None,
+        rdma: table.text("rdma", "the name of an RDMA device", Text("stand-in".into())).map(|text| text.0),
         controlled: false,
     };
     table.report_problems(uplink.check());

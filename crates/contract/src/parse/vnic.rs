@@ -4,7 +4,8 @@ use super::{keys, reader::Table};
 use crate::check::{MTU, QOS, QUEUES, VLAN, WEIGHT};
 use crate::{
     Allowed, Attach, Bytes, Discipline, FlowQueueing, LinkState, Mac, Method, Nanos, OnRefused,
-    OnUnreachable, Queueing, Rate, Rx, Segment, SocketMode, SocketOwner, Tx, UPLINK, VfOptions, Vnic,
+    OnUnreachable, Queueing, Rate, Rx, Segment, SocketMode, SocketOwner, Transport, Tx, UPLINK, VfOptions,
+    Vnic,
 };
 use std::{convert::Infallible, path::PathBuf, str::FromStr};
 
@@ -54,10 +55,20 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Vnic {
         guest: table.text("guest", "an absolute path", "/stand-in".into()),
         on_refused: table.text("on-refused", "\"fail\" or \"best-effort\"", OnRefused::default()),
         on_unreachable: table.text("on-unreachable", "\"best-effort\" or \"wait\"", OnUnreachable::default()),
-        transport: crate::Transport::default(),
+        transport: table
+            .text("transport", "\"uplink\" or \"rdma\"", Transport::default())
+            .unwrap_or_default(),
     };
     table.report_problems(vnic.check());
     vnic
+}
+
+impl FromStr for Transport {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.iter().find(|(name, _)| *name == text);
+        known.map(|(_, value)| *value).ok_or_else(|| format!("{text:?} is unknown; \"uplink\" or \"rdma\""))
+    }
 }
 
 fn read_tx(table: &Table<'_>) -> Tx {

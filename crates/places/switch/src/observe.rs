@@ -37,7 +37,7 @@ impl SwitchPlace {
         let (culprits, directing) = (&mut self.culprits, &mut self.directing);
         let answer = self.switch.ask(|session| {
             let (ports, uplinks) = (session.client.ports()?, session.client.uplinks()?);
-            let Hello { version, pid, started, workers, directable, .. } = session.hello.clone();
+            let Hello { version, pid, started, workers, directable, rdma, .. } = session.hello.clone();
             if directing.see(Instant::now(), started, directable) {
                 directing.reported(Instant::now(), session.client.work()?);
             }
@@ -45,9 +45,9 @@ impl SwitchPlace {
             culprits.observe(pid, has_deadline);
             culprits.look(&session.reader, evidence.misses.keys().map(String::as_str));
             culprits.enter(&mut evidence);
-            Ok((ports, uplinks, evidence, PlaceProgram { version, pid, started }, workers))
+            Ok(((ports, uplinks, rdma), evidence, PlaceProgram { version, pid, started }, workers))
         });
-        let (ports, mut uplinks, mut evidence, program, workers) = answer.map_err(switch_failed)?;
+        let ((ports, mut uplinks, rdma), mut evidence, program, workers) = answer.map_err(switch_failed)?;
         if !uplinks.is_empty() {
             self.attach_filter();
         }
@@ -93,8 +93,9 @@ impl SwitchPlace {
         }
         let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v, &own_entries)?))).collect();
         let found = self.record.iter().filter_map(|(name, entry)| Some((name.clone(), entry.found.clone()?)));
-        for UplinkStatus { uplink, peers, far_misses, pairs, .. } in &mut uplinks {
+        for UplinkStatus { uplink, peers, far_misses, pairs, rdma, .. } in &mut uplinks {
             evidence.peers.append(peers);
+            evidence.rdma.extend(rdma.take().map(|rdma| (uplink.name.clone(), *rdma)));
             evidence.pairs.insert(uplink.name.clone(), std::mem::take(pairs));
             let at = |miss: FarMiss| FarMiss { at: time_of_day(miss.at), ..miss };
             evidence.far_misses.extend(far_misses.drain(..).map(at));
@@ -122,7 +123,7 @@ impl SwitchPlace {
             observed_uplinks.insert(name, observed);
         }
         let directing = self.directing.facts(now);
-        let facts = Facts { adopted: found.collect(), uplinks: present, directing };
+        let facts = Facts { adopted: found.collect(), uplinks: present, directing, rdma };
         let host = self.switch.host.clone();
         let uplinks = observed_uplinks;
         let observed = Observed::nothing("");

@@ -1,4 +1,4 @@
-//! No access to files: landlock(7) with every right handled and none allowed.
+//! No access to files: landlock(7) with every right handled, and none allowed but those that RDMA devices need.
 //!
 //! ```text
 //!  open, create, rename, ...    denied (Linux 5.13)
@@ -7,29 +7,56 @@
 //!  abstract Unix sockets and signals of processes outside    denied (6.12)
 //! ```
 //!
+//! With RDMA devices, their files stay: restricting a thread changes its credentials, and the kernel takes requests to a device
+//! only from the credentials that opened it. So devices are opened after this, and no second restriction can follow.
+//!
 //! Open descriptors stay usable. The system call filter covers the same and more. Landlock holds if the
 //! filter has a hole, and it sees what a filter cannot: the address in a `sendmsg`.
 
 use super::Error;
-use landlock::{ABI, Access, AccessFs, AccessNet, LandlockStatus, Ruleset, RulesetAttr, RulesetError, Scope};
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetError, Scope, path_beneath_rules,
+};
 
 /// The newest requested ABI; an older kernel applies what it knows. The next ABI restricts Unix sockets with
 /// a path, to which a successor must still connect.
 const NEWEST: ABI = ABI::V8;
 
-/// Closes the file system to the calling thread and its children. Returns the ABI in force; `None`, with a
+/// The files that can be opened afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// None.
+    None,
+    /// Those by which libibverbs finds and opens devices.
+    OfRdma,
+}
+
+/// Read for the devices' names and numbers: links in the first two folders lead into the third.
+const RDMA_SYSFS: [&str; 3] = ["/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/devices"];
+/// Devices.
+const RDMA_DEVICES: [&str; 1] = ["/dev/infiniband"];
+
+/// Closes the file system to the calling thread and its children, but for `files`. Returns the ABI in force; `None`, with a
 /// warning, without landlock.
 ///
 /// # Errors
 /// Landlock exists and refuses.
-pub fn close() -> Result<Option<u32>, Error> {
+pub fn close(files: Files) -> Result<Option<u32>, Error> {
+    let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
     let restrict = || -> Result<_, RulesetError> {
-        Ruleset::default()
+        let rules = Ruleset::default()
             .handle_access(AccessFs::from_all(NEWEST))?
             .handle_access(AccessNet::from_all(NEWEST))?
             .scope(Scope::from_all(NEWEST))?
-            .create()?
-            .restrict_self()
+            .create()?;
+        let rules = match files {
+            Files::None => rules,
+            Files::OfRdma => rules.add_rules(path_beneath_rules(RDMA_SYSFS, read))?.add_rules(
+                path_beneath_rules(RDMA_DEVICES, read | AccessFs::WriteFile | AccessFs::IoctlDev),
+            )?,
+        };
+        rules.restrict_self()
     };
     let status = restrict().map_err(|error| Error::Landlock(error.to_string()))?;
     match status.landlock {

@@ -1,10 +1,10 @@
 //! Least privilege: reduces the process to what carrying frames needs.
 //!
 //! ```text
-//!  one thread                                     all threads
-//!  bind, dial, read ─▶ enclose ─▶ start threads ─▶ seal ─▶ frames, ports, captures
-//!                       │ user, no capabilities     │ system calls of a list (seccomp)
-//!                       │ no file (landlock)        └─▶ another one: denied, logged, counted
+//!  one thread                                                          all threads
+//!  bind, dial, read ─▶ enclose ─▶ open RDMA devices, start threads ─▶ seal ─▶ frames, ports, captures
+//!                       │ user, no capabilities                          │ system calls of a list (seccomp)
+//!                       │ no file (landlock)                             └─▶ another one: denied, logged, counted
 //!                       └ inherited by every thread
 //! ```
 //!
@@ -26,7 +26,9 @@ pub mod violation;
 
 use crate::stats::layout::Counter;
 pub use error::Error;
+pub use filesystem::Files;
 pub use privileges::User;
+pub use syscalls::Calls;
 
 /// The process after [`enclose`]. Threads may start now.
 #[must_use = "system calls are not limited yet: call `seal`"]
@@ -41,14 +43,14 @@ pub struct Enclosed {
 /// # Errors
 /// There are other threads, or the user or the kernel refused. Some rights may be gone then, so the process
 /// should end. A missing landlock is only a warning: the system call filter covers the same.
-pub fn enclose(user: Option<&User>) -> Result<Enclosed, Error> {
+pub fn enclose(user: Option<&User>, files: Files) -> Result<Enclosed, Error> {
     // Without /proc they cannot be counted; the important ones start later anyway.
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads != 1 {
         return Err(Error::Threads(threads));
     }
     privileges::drop_all(user)?;
-    let landlock = filesystem::close()?;
+    let landlock = filesystem::close(files)?;
     Ok(Enclosed { landlock })
 }
 
@@ -57,11 +59,11 @@ impl Enclosed {
     ///
     /// # Errors
     /// The kernel has no seccomp filters, or refused the filter.
-    pub fn seal(self, denied: &'static Counter) -> Result<(), Error> {
+    pub fn seal(self, denied: &'static Counter, calls: Calls) -> Result<(), Error> {
         let uid = rustix::process::getuid().as_raw();
         settle_allocator();
         violation::catch(denied)?;
-        let allowed = syscalls::limit()?;
+        let allowed = syscalls::limit(calls)?;
         let landlock = self.landlock.map_or("none".to_owned(), |abi| format!("ABI {abi}"));
         tracing::info!(uid, landlock, system_calls = allowed, "confined: no capability, no file, no exec");
         Ok(())

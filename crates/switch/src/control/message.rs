@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_contract::{Host, Mac, Remote, Segment, SegmentKey, Uplink, Vnic};
 use tidegate_cores::directions::Directions;
-use tidegate_evidence::{Connection, FarMiss, HeldUp, PairStatus, PeerStatus, SharedStatus};
+use tidegate_evidence::{
+    Connection, FarMiss, HeldUp, PairStatus, PeerStatus, RdmaDevice, RdmaStatus, SharedStatus,
+};
 use tidegate_uplink::stamp::Key;
 
 /// Version of this protocol; both ends must speak the same.
@@ -221,6 +223,9 @@ pub struct Hello {
     /// Several workers may receive from a queue of a plain NIC: it takes several sockets of each.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shares_queues: bool,
+    /// The RDMA devices that it was told to use, as they are now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rdma: Vec<RdmaDevice>,
 }
 
 /// The directions in force, and their outcome.
@@ -280,6 +285,9 @@ pub struct UplinkStatus {
     /// Trailers that looked like stamps and came from no such pair; their frames were delivered unchanged.
     #[serde(default)]
     pub foreign_stamps: u64,
+    /// RDMA; absent if the uplink has no device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<Box<RdmaStatus>>,
 }
 
 /// Tells the keys of a segment from others.

@@ -21,6 +21,7 @@
 //! - [`vhost`]: rings in a guest's memory
 //! - [`tap`]: a network interface of the kernel
 //! - [`vxlan`]: other hosts
+//! - [`rdma`]: queue pairs, by which frames get to other hosts' vNICs
 //! - [`nic`]: the network behind a plain NIC
 //! - [`reading`]: frames that are read into own memory
 //! - [`store`], [`pool`]: frames that wait in own memory
@@ -37,6 +38,7 @@ pub mod delivery;
 pub mod nic;
 pub mod pool;
 mod posted;
+pub mod rdma;
 pub mod readiness;
 pub mod reading;
 pub mod receiver;
@@ -125,6 +127,18 @@ impl Link {
         match self {
             Self { tx: Tx::Vxlan(tx), rx: Rx::Vxlan(rx) } => {
                 Some((rx.set_pairs(outgoing), tx.set_pairs(incoming)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Sets the queue pairs of a link to other hosts, and returns those before, for [`rdma::retire`]; `None` without
+    /// RDMA.
+    pub fn set_rdma(&mut self, tables: Arc<rdma::Tables>) -> Option<Arc<rdma::Tables>> {
+        match self {
+            Self { tx: Tx::Vxlan(tx), rx: Rx::Vxlan(rx) } => {
+                tx.set_rdma(tables.clone());
+                rx.set_rdma(tables)
             }
             _ => None,
         }

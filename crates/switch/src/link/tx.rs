@@ -231,7 +231,11 @@ impl Tx {
             Self::Vxlan(tx) => tx.sockets(),
             Self::Nic(tx) => tx.sockets(),
         };
-        queues.iter().map(|file| std::os::fd::AsFd::as_fd(&**file))
+        let lane = match self {
+            Self::Vxlan(tx) => tx.rdma_descriptor(),
+            Self::Vhost(_) | Self::Tap(_) | Self::Nic(_) => None,
+        };
+        queues.iter().map(|file| std::os::fd::AsFd::as_fd(&**file)).chain(lane)
     }
 
     /// Notes that a descriptor became readable after `since`, from when on the worker slept until `woke`,

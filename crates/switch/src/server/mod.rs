@@ -16,6 +16,7 @@
 //! - [`arms`]: ports at other workers that take in frames of an uplink
 //! - [`uplink`], [`uplinks`]: the ways to other hosts: one of them; creates, changes and removes them
 //! - [`pairs`]: pairs of vNICs of two hosts whose frames have stamps; `wanted_pairs`: which ones
+//! - [`rdma`]: RDMA devices
 //! - `moved`, `moves`: remotes that other hosts announced, and where they are
 //! - `notices`: what the thread of notices has to know, and what it tells
 //! - [`link`]: connects a port's vhost-user thread and its worker
@@ -54,6 +55,7 @@ pub mod placement;
 pub mod placer;
 pub mod ports;
 mod priority;
+pub mod rdma;
 pub mod replace;
 pub mod retire;
 mod run;
@@ -126,6 +128,8 @@ pub struct Options {
     pub guest_memory: u64,
     /// vNICs stay at their first workers.
     pub fixed: bool,
+    /// RDMA devices to use, by name.
+    pub rdma: Vec<String>,
 }
 
 /// The reason why the switch could not start.
@@ -190,6 +194,8 @@ pub struct Switch {
     pub notices: Notices,
     /// The agent's directions.
     pub directed: Directed,
+    /// RDMA devices.
+    pub rdma: rdma::Devices,
     /// Whether workers may wait awake.
     machine: Machine,
 }
@@ -199,7 +205,13 @@ impl Switch {
     pub fn start(workers: usize, cpus: &[usize], realtime_priority: Option<u8>) -> Result<Arc<Self>, Error> {
         let cpus = if cpus.is_empty() { Cpus::None } else { Cpus::List(cpus.to_vec()) };
         let host = host_cpus()?;
-        Self::start_with(workers, (cpus, host), realtime_priority, quota::PORT_MEMORY)
+        Self::start_with(
+            workers,
+            (cpus, host),
+            realtime_priority,
+            quota::PORT_MEMORY,
+            rdma::Devices::default(),
+        )
     }
 
     /// Starts workers; no ports yet. `guest_memory`: limit of one front end (bytes).
@@ -208,6 +220,7 @@ impl Switch {
         (cpus, host): (Cpus, Host),
         realtime_priority: Option<u8>,
         guest_memory: u64,
+        rdma: rdma::Devices,
     ) -> Result<Arc<Self>, Error> {
         if !(1..=crate::capacity::WORKERS).contains(&workers) {
             return Err(Error::Option(format!("{workers} workers: expected 1 to 64")));
@@ -280,6 +293,7 @@ impl Switch {
             clocks,
             notices,
             directed: Directed::new(cpus == Cpus::Auto),
+            rdma,
             machine,
         });
         switch.set_busy_poll(&tidegate_contract::Host::default());

@@ -19,7 +19,8 @@ impl Switch {
     /// Starts the thread of notices.
     pub(super) fn start_notices(self: &Arc<Self>) -> io::Result<()> {
         let (look, told) = (self.clone(), self.clone());
-        self.notices.spawn(move || look.locals(), move |moved| told.remote_moved(moved))
+        // No link sends by RDMA.
+        self.notices.spawn(move || look.locals(), move |moved| told.remote_moved(moved), |_members| {})
     }
 
     /// Returns the vNICs of this host.
@@ -29,6 +30,8 @@ impl Switch {
             segment: entry.vnic.segment,
             mac: entry.vnic.mac,
             is_up: entry.broken.is_none() && is_up(&entry.end),
+            queue_pair: None,
+            longest: 0,
         };
         self.lock().entries.values().map(of).collect()
     }

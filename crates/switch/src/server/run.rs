@@ -1,8 +1,9 @@
 //! Starts a switch from its options.
 
 use super::priority::schedule;
+use super::rdma::Loaded;
 use super::{Error, Options, Switch, host_cpus, worker_error};
-use crate::confine::{self, Enclosed};
+use crate::confine::{self, Calls, Enclosed, Files};
 use crate::eventfd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -26,9 +27,12 @@ pub fn run(options: Options) -> Result<(), Error> {
         (false, Some(listener)) => (None, Some(listener)),
         (false, None) => (None, Some(bind(&options.socket)?)),
     };
+    let loaded = Loaded::new(&options.rdma);
     let enclosed = enclose(&options)?;
+    // As the user, and with the rights, that will use them.
+    let rdma = loaded.open();
     let (cpus, priority) = ((options.cpus, host), options.realtime_priority);
-    let switch = Switch::start_with(options.workers, cpus, priority, options.guest_memory)?;
+    let switch = Switch::start_with(options.workers, cpus, priority, options.guest_memory, rdma)?;
     let successor = predecessor.map(|client| super::replace::prepare(&switch, client, manager.as_mut()));
     let successor = successor.transpose()?;
     seal(enclosed, &switch)?;
@@ -90,7 +94,8 @@ pub fn enclose(options: &Options) -> Result<Option<Enclosed>, Error> {
     if let Some(priority) = options.realtime_priority {
         let _ = schedule(libc::SCHED_FIFO, priority);
     }
-    Ok(Some(confine::enclose(options.user.as_ref())?))
+    let files = if options.rdma.is_empty() { Files::None } else { Files::OfRdma };
+    Ok(Some(confine::enclose(options.user.as_ref(), files)?))
 }
 
 /// Limits the process to the system calls that carrying frames needs.
@@ -100,7 +105,8 @@ pub fn enclose(options: &Options) -> Result<Option<Enclosed>, Error> {
 pub fn seal(enclosed: Option<Enclosed>, switch: &Switch) -> Result<(), Error> {
     // A worker that answers has its CPU and priority, which it may not set from here on.
     switch.workers.iter().for_each(|worker| worker.call(|_| ()));
-    enclosed.map_or(Ok(()), |enclosed| Ok(enclosed.seal(&switch.region.layout().denied_calls)?))
+    let calls = if switch.rdma.is_any_open() { Calls::WithVerbs } else { Calls::Plain };
+    enclosed.map_or(Ok(()), |enclosed| Ok(enclosed.seal(&switch.region.layout().denied_calls, calls)?))
 }
 
 /// Accepts the agent's connections for ever.

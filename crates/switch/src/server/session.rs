@@ -43,6 +43,7 @@ fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> std::io::Result<()> {
                     workers: switch.workers.len(),
                     directable: true,
                     shares_queues: true,
+                    rdma: switch.rdma.facts(),
                 };
                 say_hello(stream, hello, switch.region.file().as_fd())?;
             }

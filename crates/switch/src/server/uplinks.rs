@@ -63,6 +63,7 @@ impl Switch {
                 broken: entry.broken.clone(),
                 peers,
                 far_misses,
+                rdma: None,
             }
         };
         self.lock().uplinks.values().map(status).collect()
@@ -172,6 +173,7 @@ impl Switch {
                     fdb,
                     clocks: self.clocks.clone(),
                     train: TRAIN,
+                    rdma: None,
                 };
                 Ok((Link::vxlan(setup, entry.index, worker, clock()), vec![]))
             }

@@ -149,6 +149,7 @@ pub fn add_uplink_of(worker: &mut Worker, index: PortIndex, rate: Rate) -> Far {
         fdb,
         clocks: Arc::default(),
         train: 65_507,
+        rdma: None,
     };
     let link = Link::vxlan(setup, index, worker.id, worker.now);
     let contract = PortContract::of_uplink(rate, 1518, 50, &Host::default());

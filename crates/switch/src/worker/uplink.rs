@@ -8,6 +8,7 @@
 use super::decide::To;
 use super::{Hosts, Worker};
 use crate::fdb::{Destination, NotLearned, PortIndex};
+use crate::link::rdma;
 use crate::link::vxlan::Peers;
 use crate::link::vxlan::pairs::{IncomingPairs, OutgoingPairs};
 use crate::port::{Floods, Port};
@@ -51,6 +52,13 @@ impl Worker {
         incoming: IncomingPairs,
     ) -> Option<(OutgoingPairs, IncomingPairs)> {
         self.ports[usize::from(index)].as_mut()?.link.set_pairs(outgoing, incoming)
+    }
+
+    /// Sets the queue pairs of an own uplink, and returns those before, for the caller to [retire](rdma::retire()); `None`
+    /// without RDMA.
+    #[must_use = "a worker has no time to free memory"]
+    pub fn set_rdma(&mut self, index: PortIndex, tables: Arc<rdma::Tables>) -> Option<Arc<rdma::Tables>> {
+        self.ports[usize::from(index)].as_mut()?.link.set_rdma(tables)
     }
 
     /// Sets what it knows of other hosts' clocks, and how it tells of their late frames.

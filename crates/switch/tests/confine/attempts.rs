@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::ptr::null_mut;
+use tidegate_switch::confine::syscalls::RDMA_VERBS_IOCTL;
 
 type Arguments = [usize; 6];
 
@@ -142,6 +143,7 @@ macro_rules! attempts {
 pub const ATTEMPTS: &[Attempt] = attempts![
     // Files.
     "open a file", true, SYS_openat, |h| [CWD, PASSWD.as_ptr(), libc::O_RDONLY];
+    "open a file about devices", true, SYS_openat, |h| [CWD, c"/sys/devices/system/cpu/online".as_ptr(), libc::O_RDONLY];
     "create a file", true, SYS_openat, |h| [CWD, h.new.as_ptr(), libc::O_CREAT | libc::O_WRONLY, 0o600];
     "open a file in the newer way", false, SYS_openat2, |h| [CWD, PASSWD.as_ptr(), h.scratch(), 24];
     "open a file by its handle", false, SYS_open_by_handle_at, |h| [CWD, h.scratch(), libc::O_RDONLY];
@@ -248,6 +250,7 @@ pub const ATTEMPTS: &[Attempt] = attempts![
     "read the kernel's log", false, SYS_syslog, |h| [10, 0, 0];
     "type into a terminal", false, SYS_ioctl, |h| [0, libc::TIOCSTI, h.scratch()];
     "change a tap", false, SYS_ioctl, |h| [0, 0x4004_54ca, h.scratch()];
+    "ask an RDMA device", false, SYS_ioctl, |h| [0, RDMA_VERBS_IOCTL, h.scratch()];
 ];
 
 #[cfg(target_arch = "x86_64")]

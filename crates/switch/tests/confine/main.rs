@@ -50,6 +50,11 @@ fn main() {
         ("a_compromised_switch_cannot", a_compromised_switch_cannot),
         ("every_thread_is_confined", every_thread_is_confined),
         ("landlock_alone_closes_files_ports_and_processes", landlock_alone_closes_files_ports_and_processes),
+        ("rdma_opens_the_way_to_its_devices_alone", rdma_opens_the_way_to_its_devices_alone),
+        (
+            "rdma_leaves_files_about_devices_to_landlock_alone",
+            rdma_leaves_files_about_devices_to_landlock_alone,
+        ),
         ("the_kernel_does_not_know_clone3", the_kernel_does_not_know_clone3),
         ("a_panic_is_told", a_panic_is_told),
         ("a_crash_ends_the_process", a_crash_ends_the_process),
@@ -91,19 +96,29 @@ fn be_switch(role: &str) {
         replace: false,
         guest_memory: tidegate_switch::quota::PORT_MEMORY,
         fixed: true,
+        rdma: vec![],
         user: None,
         confined: role != "open",
     };
     if role == "threaded" {
         std::thread::spawn(std::thread::park);
-        return println!("{}", confine::enclose(None).unwrap_err());
+        return println!("{}", confine::enclose(None, confine::Files::None).unwrap_err());
     }
     let _log = tidegate_log::init(0);
     tidegate_log::hold();
-    let enclosed = server::enclose(&options).unwrap();
+    let of_rdma = role.starts_with("rdma");
+    let enclosed = match of_rdma {
+        true => Some(confine::enclose(None, confine::Files::OfRdma).unwrap()),
+        false => server::enclose(&options).unwrap(),
+    };
     let switch = server::Switch::start(1, &[], None).unwrap();
-    if role != "landlock" {
-        server::seal(enclosed, &switch).unwrap();
+    match (role, enclosed) {
+        // As if a device were open.
+        ("rdma", Some(enclosed)) => {
+            enclosed.seal(&switch.region.layout().denied_calls, confine::Calls::WithVerbs).unwrap();
+        }
+        ("landlock" | "rdma landlock", _) => {}
+        (_, enclosed) => server::seal(enclosed, &switch).unwrap(),
     }
     let served = switch.clone();
     std::thread::spawn(move || server::serve(&served, &listener));
@@ -426,6 +441,47 @@ fn every_thread_is_confined() {
     }
     for name in ["worker-0", "warden", "ager", "control", "port a", "port b"] {
         assert!(threads.contains(name), "{name}: {threads:?}");
+    }
+}
+
+/// With an RDMA device, one more call passes, and no other.
+fn rdma_opens_the_way_to_its_devices_alone() {
+    let mut suspect = Suspect::up("rdma");
+    let mut client = suspect.client();
+    let (mut a, mut b) = (suspect.guest(&mut client, "a", 1), suspect.guest(&mut client, "b", 2));
+    frames_flow(&mut a, &mut b, b"before");
+    let mut expected = 0;
+    for (number, attempt) in attempts::all().into_iter().enumerate() {
+        let answer = suspect.answer("worker", number);
+        if attempt.name == "ask an RDMA device" {
+            assert_eq!(answer, (libc::ENOTTY, expected), "its stdin is none");
+        } else {
+            expected += 1;
+            assert_eq!(answer, (libc::EPERM, expected), "{}", attempt.name);
+        }
+    }
+    frames_flow(&mut a, &mut b, b"after");
+}
+
+/// What is left if the filter has a hole: reading the files by which a device is found.
+fn rdma_leaves_files_about_devices_to_landlock_alone() {
+    // SAFETY: only asks for the interface's version (LANDLOCK_CREATE_RULESET_VERSION).
+    let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0, 0, 1) };
+    if !tidegate_testkit::need("this kernel has no landlock", abi >= 1) {
+        return;
+    }
+    let attempt = |name: &str| attempts::all().iter().position(|attempt| attempt.name == name).unwrap();
+    for (role, about_devices) in [("landlock", libc::EACCES), ("rdma landlock", 0)] {
+        let mut suspect = Suspect::up(role);
+        for (name, error) in [
+            ("open a file about devices", about_devices),
+            ("open a file", libc::EACCES),
+            ("create a file", libc::EACCES),
+            ("remove a file", libc::EACCES),
+            ("execute a program", libc::EACCES),
+        ] {
+            assert_eq!(suspect.answer("worker", attempt(name)), (error, 0), "{role}: {name}");
+        }
     }
 }
 

@@ -16,6 +16,7 @@ pub mod libvirt;
 mod not_in_force;
 pub mod path;
 pub mod plan;
+mod rdma;
 pub mod runtime;
 #[cfg(test)]
 mod samples;

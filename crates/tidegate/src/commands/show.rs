@@ -1,6 +1,7 @@
 //! The text of `tidegate vnic show NAME`.
 
 use crate::commands::frame_times::FrameTimes;
+use crate::commands::rdma;
 use crate::commands::window;
 use crate::format::{self, count, duration, plural, size};
 use crate::table::{Align, Table};
@@ -33,6 +34,7 @@ pub fn text(view: &VnicView) -> String {
         };
     }
     out += &paths(&view.paths);
+    out += &view.rdma.as_ref().map(rdma::of_vnic).unwrap_or_default();
     if deadline(view).is_some() && view.promises.is_empty() {
         out += "\nNo delay bound: the agent has computed none for this vNIC.\n";
     }

@@ -8,6 +8,7 @@ use tidegate_switch::confine::User;
 use tidegate_switch::control::Client;
 use tidegate_switch::quota::PORT_MEMORY;
 use tidegate_switch::server::cpus::{Cpus, list};
+use tidegate_switch::server::rdma::devices::{DEVICES, is_name};
 
 /// Default of `--socket`, and of the agent's `--switch`.
 pub const SOCKET: &str = "/run/tidegate/switch/control.sock";
@@ -34,6 +35,10 @@ pub struct Args {
     /// Most memory that one front end may share, GiB
     #[arg(long, value_name = "GIB", default_value_t = PORT_MEMORY >> 30, value_parser = clap::value_parser!(u64).range(1..=32_768))]
     guest_memory: u64,
+    /// RDMA device for uplinks with `rdma`, by its name in /sys/class/infiniband; can be given up to 8 times. Its user needs
+    /// access to /dev/infiniband, and memory that it may lock (RLIMIT_MEMLOCK)
+    #[arg(long, value_name = "DEVICE", value_parser = rdma_device)]
+    rdma: Vec<String>,
     /// User to become before the first frame, by name or number; needs root
     #[arg(long, value_name = "USER", conflicts_with = "no_confinement")]
     user: Option<String>,
@@ -69,6 +74,26 @@ fn which_cpus(text: &str) -> Result<Cpus, String> {
 /// How long a new switch may take to replace the running one.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+fn rdma_device(text: &str) -> Result<String, String> {
+    let wrong = || {
+        format!("{text:?} is no name of an RDMA device: `ls /sys/class/infiniband` shows those of this host")
+    };
+    is_name(text).then(|| text.to_owned()).ok_or_else(wrong)
+}
+
+fn each_device_once(devices: &[String]) -> Result<(), Failure> {
+    if devices.len() > DEVICES {
+        return Err(Failure::usage(format!(
+            "--rdma names {} devices; a switch uses at most {DEVICES}",
+            devices.len()
+        )));
+    }
+    match devices.iter().enumerate().find(|(at, device)| devices[..*at].contains(device)) {
+        Some((_, twice)) => Err(Failure::usage(format!("--rdma names {twice} twice; name each device once"))),
+        None => Ok(()),
+    }
+}
+
 /// Refuses a list of more CPUs than workers: the switch would ignore the surplus CPUs silently.
 fn enough_workers(workers: u16, cpus: &Cpus) -> Result<(), Failure> {
     match cpus {
@@ -83,6 +108,7 @@ fn enough_workers(workers: u16, cpus: &Cpus) -> Result<(), Failure> {
 
 pub fn run(args: Args) -> Result<(), Failure> {
     enough_workers(args.workers, &args.cpus)?;
+    each_device_once(&args.rdma)?;
     if args.detach {
         return detach(&args.socket);
     }
@@ -96,6 +122,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         replace: args.replace,
         guest_memory: args.guest_memory << 30,
         fixed: args.placement == Placement::Fixed,
+        rdma: args.rdma,
     };
     // Threads would keep the rights that the switch gives up.
     tidegate_log::hold();
@@ -143,6 +170,19 @@ mod tests {
         assert!(enough_workers(4, &list("3,1")).is_ok(), "the rest has none");
         let error = enough_workers(1, &list("2-4")).unwrap_err();
         assert!(error.message.contains("write --workers 3"), "{error:?}");
+    }
+
+    #[test]
+    fn devices_have_names_and_each_is_named_once() {
+        assert_eq!(rdma_device("rxe0"), Ok("rxe0".into()));
+        let refused = rdma_device("../rxe0").unwrap_err();
+        assert!(refused.contains("/sys/class/infiniband"), "{refused}");
+        let names = |count: usize| (0..count).map(|n| format!("rxe{n}")).collect::<Vec<_>>();
+        assert!(each_device_once(&names(DEVICES)).is_ok());
+        let refused = each_device_once(&names(DEVICES + 1)).unwrap_err().message;
+        assert!(refused.contains("names 9 devices; a switch uses at most 8"), "{refused}");
+        let refused = each_device_once(&["a".into(), "b".into(), "a".into()]).unwrap_err().message;
+        assert!(refused.contains("names a twice"), "{refused}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `tidegate uplink [NAME]`: the ways to other hosts; and `tidegate why NAME` of one.
 
 use crate::client::{Client, encode};
+use crate::commands::rdma;
 use crate::exit::{self, Failure};
 use crate::explain;
 use crate::format::{count, duration, plural, rate, size};
@@ -102,7 +103,8 @@ fn one(view: &UplinkView) -> String {
         Some(stats) => counters(stats),
         None => "No counters: the switch does not have the uplink.\n".into(),
     };
-    out + &sockets(&view.sockets) + &pairs(&view.pairs)
+    let rdma = view.rdma.as_ref().map(rdma::of_uplink).unwrap_or_default();
+    out + &sockets(&view.sockets) + &pairs(&view.pairs) + &rdma
 }
 
 /// Returns the frames of a NIC's queues to the workers that receive from them.
@@ -328,6 +330,7 @@ mod tests {
             worker: Some(0),
             stats: Some(stats),
             pairs: vec![],
+            rdma: None,
             sockets: vec![],
             sent_rate_bps: Some(8_000_000),
             received_rate_bps: None,

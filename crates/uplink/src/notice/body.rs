@@ -6,6 +6,7 @@
 //!  3 late report     src, dst, sequence, Td, late, error, hold, network, here,
 //!                    cause, dropped, others                                            62
 //!  4 here            MAC, since                                                        14
+//!  5 member          MAC, since, queue pair, longest                                   20
 //! ```
 
 use super::wire::{Reader, Writer};
@@ -24,6 +25,8 @@ pub enum Body {
     Late(LateReport),
     /// A vNIC is at the sending host.
     Here(Here),
+    /// A vNIC is at the sending host, and has or no longer has a queue pair.
+    Member(Member),
 }
 
 /// The answer to a clock request.
@@ -97,6 +100,34 @@ pub struct Here {
     pub since_ns: u64,
 }
 
+/// A vNIC that is at the sending host, and the queue pair that takes frames for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its own MAC.
+    pub mac: [u8; 6],
+    /// Since when the vNIC is there, by the sender's clock (ns): of two hosts that say so, the later one has it.
+    pub since_ns: u64,
+    /// Number of its queue pair, 2 to 2^24 - 1 (0 and 1 are the port's own); 0: it has none any more.
+    pub queue_pair: u32,
+    /// Most bytes that it takes in a datagram behind the [header](crate::rdma::Header): a frame, and the frame's stamp
+    /// if it has one. 14 at least; 0 without a queue pair.
+    pub longest: u16,
+}
+
+impl Member {
+    /// Bytes of an Ethernet header: no frame is shorter.
+    const LONGEST_MIN: u16 = 14;
+
+    /// Whether queue pair and longest frame are such as a sender writes.
+    pub const fn is_sound(&self) -> bool {
+        match self.queue_pair {
+            0 => self.longest == 0,
+            2..=0xff_ffff => self.longest >= Self::LONGEST_MIN,
+            _ => false,
+        }
+    }
+}
+
 impl Cause {
     /// Every cause.
     pub const ALL: [Self; 7] =
@@ -115,6 +146,7 @@ impl Body {
             Self::ClockReply(_) => 2,
             Self::Late(_) => 3,
             Self::Here(_) => 4,
+            Self::Member(_) => 5,
         }
     }
 
@@ -132,6 +164,12 @@ impl Body {
                 to.bytes(mac);
                 to.u64(*since_ns);
             }
+            Self::Member(Member { mac, since_ns, queue_pair, longest }) => {
+                to.bytes(mac);
+                to.u64(*since_ns);
+                to.u32(*queue_pair);
+                to.u16(*longest);
+            }
         }
     }
 
@@ -147,6 +185,11 @@ impl Body {
             }),
             3 => Self::Late(LateReport::read(from)?),
             4 => Self::Here(Here { mac: from.array()?, since_ns: from.u64()? }),
+            5 => {
+                let (mac, since_ns) = (from.array()?, from.u64()?);
+                let member = Member { mac, since_ns, queue_pair: from.u32()?, longest: from.u16()? };
+                Self::Member(Some(member).filter(Member::is_sound)?)
+            }
             _ => return None,
         })
     }

@@ -10,13 +10,16 @@
 //! The tag covers all of the message, and both addresses: a message that comes back to its sender, or that reaches
 //! another host, is refused. The key is none of the stamps': no tag of a frame is one of a notice.
 //!
+//! A release that does not know a kind refuses its notices as malformed, counts them, and does nothing else: a new kind
+//! needs no new version.
+//!
 //! - [`body`]: the kinds of notices
 //! - `wire`: reads and writes fields
 
 pub mod body;
 mod wire;
 
-pub use body::{Body, Cause, ClockReply, Here, LateReport};
+pub use body::{Body, Cause, ClockReply, Here, LateReport, Member};
 
 use crate::stamp::{Key, KeyNumber, Keys};
 use std::net::IpAddr;
@@ -29,7 +32,7 @@ pub const LEN_MAX: usize = HEADER + body::LEN_MAX + TAG;
 
 /// First two bytes of a notice.
 const MAGIC: u16 = 0x746e;
-/// Layout of a notice.
+/// Layout of all but the body.
 const VERSION: u8 = 1;
 /// Bytes before the body.
 const HEADER: usize = 28;

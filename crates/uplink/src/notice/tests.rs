@@ -31,7 +31,12 @@ fn bodies() -> impl Strategy<Value = Body> {
         })
     });
     let here = any::<([u8; 6], u64)>().prop_map(|(mac, since_ns)| Body::Here(Here { mac, since_ns }));
-    prop_oneof![Just(Body::ClockRequest), reply, late, here]
+    let longest = prop_oneof![Just(14), Just(u16::MAX), 14u16..];
+    let takes = prop_oneof![Just((0, 0)), (2..1u32 << 24, longest)];
+    let member = (any::<([u8; 6], u64)>(), takes).prop_map(|((mac, since_ns), (queue_pair, longest))| {
+        Body::Member(Member { mac, since_ns, queue_pair, longest })
+    });
+    prop_oneof![Just(Body::ClockRequest), reply, late, here, member]
 }
 
 fn notices() -> impl Strategy<Value = Notice> {
@@ -69,7 +74,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_without_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0..6u8) {
+    fn any_bytes_are_read_without_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0..8u8) {
         let _ = Notice::read(&bytes, WAY, |_| both([7; 16]));
         if bytes.len() >= 4 {
             bytes[..4].copy_from_slice(&[0x74, 0x6e, 1, kind]);
@@ -133,4 +138,43 @@ fn the_bytes_of_a_request() {
     let message = notice.write(&Key::new([0; 16]), WAY);
     let fields = [0x74, 0x6e, 1, 1, 1, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6];
     assert_eq!(message.as_bytes()[..HEADER], fields);
+}
+
+/// Computed by hand from the layout: a change of the format changes these bytes.
+#[test]
+fn the_bytes_of_a_member() {
+    let body =
+        Body::Member(Member { mac: [2, 0, 0, 0, 0, 9], since_ns: 7, queue_pair: 0x12_3456, longest: 4064 });
+    let notice = Notice { key: KeyNumber::Even, vni: 42, started_ns: 1, number: 2, sent_ns: 3, body };
+    let message = notice.write(&Key::new([0; 16]), WAY);
+    let (head, body) = message.as_bytes().split_at(HEADER);
+    assert_eq!(head[3], 5);
+    let fields = [2, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0x12, 0x34, 0x56, 0x0f, 0xe0];
+    assert_eq!(body[..body.len() - TAG], fields);
+}
+
+/// With a right tag: a host that has the key may say anything.
+#[test]
+fn a_member_that_no_sender_writes_is_malformed() {
+    let wrong = [(0, 1500), (1, 1500), (1 << 24, 1500), (u32::MAX, 1500), (2, 13), (2, 0), (0xff_ffff, 13)];
+    for (queue_pair, longest) in wrong {
+        let body = Body::Member(Member { mac: [2; 6], since_ns: 1, queue_pair, longest });
+        let notice = Notice { key: KeyNumber::Even, vni: 42, started_ns: 1, number: 2, sent_ns: 3, body };
+        let message = notice.write(&Key::new([1; 16]), WAY);
+        let read = Notice::read(message.as_bytes(), WAY, |_| both([1; 16]));
+        assert_eq!(read, Err(Refused::Malformed), "queue pair {queue_pair}, longest {longest}");
+    }
+}
+
+/// What a release without a kind does with it, as this one with the next.
+#[test]
+fn an_unknown_kind_is_malformed_before_its_tag_is_computed() {
+    for kind in [0, 6, 255] {
+        let body = Body::Member(Member { mac: [2; 6], since_ns: 1, queue_pair: 0, longest: 0 });
+        let notice = Notice { key: KeyNumber::Even, vni: 42, started_ns: 1, number: 2, sent_ns: 3, body };
+        let mut bytes = notice.write(&Key::new([1; 16]), WAY).as_bytes().to_vec();
+        bytes[3] = kind;
+        let read = Notice::read(&bytes, WAY, |_| unreachable!("no key is looked up"));
+        assert_eq!(read, Err(Refused::Malformed), "kind {kind}");
+    }
 }

@@ -68,15 +68,17 @@ impl Queue {
         true
     }
 
-    /// Takes the oldest completion.
+    /// Takes the oldest completions, at most so many.
     ///
     /// # Errors
     /// The queue is broken.
-    pub fn pop(&mut self) -> io::Result<Option<Told>> {
-        if self.is_broken {
-            return Err(io::Error::from_raw_os_error(libc::EOVERFLOW));
-        }
-        Ok(self.waiting.pop_front())
+    pub fn take(&mut self, most: usize) -> io::Result<impl Iterator<Item = Told>> {
+        self.check()?;
+        Ok(self.waiting.drain(..most.min(self.waiting.len())))
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if self.is_broken { Err(io::Error::from_raw_os_error(libc::EOVERFLOW)) } else { Ok(()) }
     }
 
     /// Makes the next completion an event. One that waits already is none, as with a device.
@@ -84,9 +86,7 @@ impl Queue {
     /// # Errors
     /// The queue is broken.
     pub fn arm(&mut self) -> io::Result<()> {
-        if self.is_broken {
-            return Err(io::Error::from_raw_os_error(libc::EOVERFLOW));
-        }
+        self.check()?;
         self.is_armed = true;
         Ok(())
     }

@@ -239,6 +239,7 @@ mod tests {
                             workers: 1,
                             directable: false,
                             shares_queues: false,
+                            rdma: vec![],
                         };
                         let _ = match request {
                             Request::Hello => send(&stream, &Reply::Hello(hello), &[region.file().as_fd()]),
@@ -315,6 +316,7 @@ mod tests {
                     workers: 1,
                     directable: false,
                     shares_queues: false,
+                    rdma: vec![],
                 };
                 if matches!(receive::<Request>(&stream), Ok(Some((Request::Hello, _)))) {
                     answered.fetch_add(1, Ordering::SeqCst);

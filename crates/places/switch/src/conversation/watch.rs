@@ -161,6 +161,7 @@ mod tests {
             workers: 1,
             directable: false,
             shares_queues: false,
+            rdma: vec![],
         };
         let region = Region::create()?;
         send(stream, &Reply::Hello(hello), &[region.file().as_fd()])
@@ -199,6 +200,7 @@ mod tests {
             workers: 1,
             directable: false,
             shares_queues: false,
+            rdma: vec![],
         };
         send(&stream, &Reply::Hello(hello), &[socket.as_fd()]).unwrap();
         drop(socket);

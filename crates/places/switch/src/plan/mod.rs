@@ -4,14 +4,20 @@
 //!  uplinks' removals, others that make room ─▶ host ─▶ uplinks ─▶ changes, reconnects ─▶ creations ─▶ other removals ─▶ directions
 //! ```
 //!
+//! - `rdma`: contracts that no RDMA device can keep
+//!
 //! A removal is hard to undo, because a guest loses its connection. So it comes last, unless another vNIC needs what it frees.
+
+mod rdma;
+#[cfg(test)]
+mod tests;
 
 use crate::action::{Declared, DeclaredKey, SwitchAction};
 use crate::directing;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use tidegate_contract::{Attach, Host, Mac, Remote, Segment, SegmentKey, SocketMode, Uplink, Vnic};
-use tidegate_evidence::Connection;
+use tidegate_evidence::{Connection, RdmaDevice};
 use tidegate_place::difference::{Difference, differences};
 use tidegate_place::{ContractChange, Network, Observed, Plan, Refusal, Wanted};
 
@@ -27,6 +33,8 @@ pub struct Facts {
     pub uplinks: BTreeMap<String, PresentUplink>,
     /// The directions that the switch reports, and those passed to it.
     pub directing: directing::Facts,
+    /// The RDMA devices of the switch.
+    pub rdma: Vec<RdmaDevice>,
 }
 
 /// An uplink of the switch.
@@ -46,7 +54,7 @@ pub fn plan(
     observed: &Observed,
     facts: &Facts,
 ) -> Result<Plan<SwitchAction>, Vec<Refusal>> {
-    refuse(wanted, observed)?;
+    refuse(wanted, observed, facts)?;
     let uplink_names = wanted.network.uplinks.iter().map(|u| u.name.as_str());
     let names: HashSet<&str> = wanted.vnics.iter().map(|v| v.name.as_str()).chain(uplink_names).collect();
     let (mut remove, mut unwanted) = (Vec::new(), Vec::new());
@@ -171,7 +179,7 @@ fn uplinks(
     (removals.collect(), changes.collect())
 }
 
-fn refuse(wanted: &Wanted<'_>, observed: &Observed) -> Result<(), Vec<Refusal>> {
+fn refuse(wanted: &Wanted<'_>, observed: &Observed, facts: &Facts) -> Result<(), Vec<Refusal>> {
     let names: HashSet<&str> = wanted.vnics.iter().map(|v| v.name.as_str()).collect();
     let foreign: Vec<&Vnic> = observed
         .vnics
@@ -181,7 +189,7 @@ fn refuse(wanted: &Wanted<'_>, observed: &Observed) -> Result<(), Vec<Refusal>> 
         .collect();
     let claimed: HashMap<Unique<'_>, &Vnic> =
         foreign.iter().rev().flat_map(|f| unique(f).map(|claim| (claim, *f))).collect();
-    let mut refusals = Vec::new();
+    let mut refusals: Vec<Refusal> = rdma::refusals(wanted, observed, &facts.rdma).collect();
     for vnic in wanted.vnics {
         if let Some(obstacle) = observed.obstacles.get(&vnic.name) {
             refusals.push(Refusal::new(&vnic.name, obstacle.clone()));
@@ -256,6 +264,3 @@ fn we_connect(attach: &Attach) -> bool {
         _ => is_tap(attach),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -179,6 +179,7 @@ fn uplink(name: &str, (local, port): (u8, u16), rate: u64, peer: &str) -> Uplink
             arrival_budget: None,
             stamps: true,
         }],
+        rdma: None,
         controlled: false,
     }
 }

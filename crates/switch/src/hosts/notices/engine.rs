@@ -4,32 +4,34 @@
 //!  sockets ─ receive ─▶ peer by source address ─▶ Notice ─┬▶ request ─▶ reply
 //!                                                         ├▶ reply ─▶ exchange ─▶ Clocks
 //!                                                         ├▶ late report ─▶ FarMiss
-//!                                                         └▶ announcement ─▶ Moved
-//!  Late, vNICs that came, time ─ send ─▶ requests, reports, announcements ─▶ sockets
+//!                                                         ├▶ announcement of a vNIC ─▶ Moved
+//!                                                         └▶ announcement of a queue pair ─▶ members ─▶ Heard
+//!  Late, vNICs that came, their queue pairs, time ─ send ─▶ requests, reports, announcements ─▶ sockets
 //! ```
 //!
 //! A message from an address that is no peer's is dropped before its tag is computed. The times of an exchange are read
 //! right before a message leaves and right after it came: what lies between them and the wire widens the interval of
 //! the offset, and never makes it wrong.
 
+use super::far::{FarMisses, far_miss, report};
+use super::members::{Heard, Members, QueuePair, Said};
+use super::own::Own;
 use super::peer::{Peer, refusal};
 use super::present::Present;
 use super::setup::{KeyedSegment, LinkSetup, Local, Setup};
 use super::socket;
-use crate::clock::clock;
 use crate::fdb::{PeerIndex, PortIndex};
-use crate::hosts::late::Where;
 use crate::hosts::{Clocks, Late};
 use rtrb::Consumer;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tidegate_contract::{Mac, Segment};
-use tidegate_evidence::{FAR_MISSES, FarMiss, MissCause, NoticeRefusal, PeerStatus};
+use tidegate_evidence::{FarMiss, NoticeRefusal, PeerStatus};
 use tidegate_uplink::clock::Exchange as Times;
-use tidegate_uplink::notice::{Body, Cause, ClockReply, Here, LEN_MAX, LateReport, Notice, Way};
-use tidegate_uplink::stamp::Keys;
+use tidegate_uplink::notice::{Body, ClockReply, Here, LEN_MAX, Member, Notice, Way};
+use tidegate_uplink::stamp::{KeyNumber, Keys};
 
 /// Most messages of one link in a turn.
 const BATCH: usize = 64;
@@ -65,6 +67,8 @@ pub struct Engine {
     peers: BTreeMap<PeerIndex, Peer>,
     locals: HashMap<(Segment, Mac), String>,
     present: Present,
+    own: Own,
+    members: Members,
     late: Vec<Consumer<Late>>,
     /// When the workers' queues are looked at next (ns).
     late_at: u64,
@@ -79,8 +83,7 @@ struct LinkState {
     by_address: HashMap<IpAddr, PeerIndex>,
     /// Messages from addresses that are no peer's.
     unknown: u64,
-    misses: VecDeque<FarMiss>,
-    reported: u64,
+    misses: FarMisses,
 }
 
 impl Engine {
@@ -97,6 +100,8 @@ impl Engine {
             peers: BTreeMap::new(),
             locals: HashMap::new(),
             present: Present::default(),
+            own: Own::default(),
+            members: Members::default(),
             late: vec![],
             late_at: 0,
             moved: vec![],
@@ -109,13 +114,12 @@ impl Engine {
         let now = (self.clock)();
         let mut before = std::mem::take(&mut self.peers);
         let mut links_before = std::mem::take(&mut self.links);
-        self.segments = setup.segments;
+        let segments_before = std::mem::replace(&mut self.segments, setup.segments);
         for link in setup.links {
             let mut state = LinkState {
                 by_address: link.peers.iter().map(|peer| (peer.address, peer.index)).collect(),
                 unknown: 0,
-                misses: VecDeque::new(),
-                reported: 0,
+                misses: FarMisses::default(),
                 setup: link,
             };
             for peer in &state.setup.peers {
@@ -127,6 +131,7 @@ impl Engine {
                 });
                 if known.is_none() {
                     self.clocks.set(peer.index, None);
+                    self.members.forget(peer.index);
                 }
                 let mut state = known.unwrap_or_else(|| Peer::new(peer.clone(), now));
                 let serves = |keyed: &&KeyedSegment| {
@@ -138,19 +143,38 @@ impl Engine {
             }
             if let Some(at) = links_before.iter().position(|known| known.setup.name == state.setup.name) {
                 let known = links_before.swap_remove(at);
-                (state.unknown, state.misses, state.reported) = (known.unknown, known.misses, known.reported);
+                (state.unknown, state.misses) = (known.unknown, known.misses);
             }
             self.links.push(state);
         }
         before.into_keys().for_each(|gone| self.clocks.set(gone, None));
+        let sends = |all: &[KeyedSegment], segment: Segment| {
+            let keyed = all.iter().find(|keyed| keyed.segment == segment)?;
+            keyed.q_key(keyed.sends)
+        };
+        let is_rekeyed =
+            |segment: Segment| sends(&segments_before, segment) != sends(&self.segments, segment);
+        self.own.tell_again(is_rekeyed, now);
+        self.members.keep_valid(|peer, segment, q_key| {
+            let reaches = self.peers.get(&peer).is_some_and(|peer| peer.keys_reach(segment));
+            let keyed = self.segments.iter().find(|keyed| keyed.segment == segment);
+            let has =
+                |number| q_key.is_none_or(|q_key| keyed.and_then(|keyed| keyed.q_key(number)) == Some(q_key));
+            reaches && (has(KeyNumber::Even) || has(KeyNumber::Odd))
+        });
     }
 
     /// Sets the vNICs of this host.
     pub fn set_locals(&mut self, locals: Vec<Local>) {
         let now = (self.clock)();
         self.present.set(&locals, now);
+        self.own.set(&locals, &self.present, now);
         let named = locals.into_iter().map(|local| ((local.segment, local.mac), local.name));
-        self.locals = named.collect();
+        let named = named.collect();
+        if self.locals != named {
+            self.locals = named;
+            self.members.locals_changed();
+        }
     }
 
     /// Takes late frames from a worker's queue from now on.
@@ -171,6 +195,12 @@ impl Engine {
     /// Returns the vNICs that were announced since the last call.
     pub fn take_moved(&mut self) -> Vec<Moved> {
         std::mem::take(&mut self.moved)
+    }
+
+    /// Returns the vNICs that RDMA reaches at peers, by segment and MAC, if they have changed since the last call.
+    pub fn take_members(&mut self) -> Option<Vec<Heard>> {
+        let now = (self.clock)();
+        self.members.take(now, |segment, mac| self.locals.contains_key(&(segment, mac)))
     }
 
     /// Takes what has arrived, a bounded number of messages; whether more may wait.
@@ -208,11 +238,8 @@ impl Engine {
             return peer.refuse(NoticeRefusal::TooMany);
         }
         let segments = &self.segments;
-        let setup = &peer.setup;
         let keys = |vni| {
-            let is_it = |keyed: &&KeyedSegment| {
-                keyed.segment.id() == vni && setup.stamps && setup.carries(keyed.segment)
-            };
+            let is_it = |keyed: &&KeyedSegment| keyed.segment.id() == vni && peer.keys_reach(keyed.segment);
             segments.iter().find(is_it).map_or_else(Keys::default, |keyed| keyed.keys)
         };
         let taken = match Notice::read(bytes, way, keys) {
@@ -253,6 +280,7 @@ impl Engine {
                 }
                 if peer.is_restarted(notice.started_ns, now) {
                     self.clocks.set(index, None);
+                    self.members.forget(index);
                 }
                 let times = Times { t1, t2, t3: notice.sent_ns, t4: now };
                 if let Ok(outlook) = peer.exchange.answered(times) {
@@ -266,16 +294,28 @@ impl Engine {
                 peer.counts.reports_received += 1;
                 peer.counts.late_frames += 1 + u64::from(report.others);
                 let miss = far_miss(vnic, &peer.setup.name, &report);
-                self.links[link].remember(miss);
+                self.links[link].misses.remember(miss);
             }
             Body::Here(Here { mac, since_ns }) => {
                 peer.admit(notice, now)?;
-                let (estimate, _) = peer.exchange.estimate(now).ok_or(NoticeRefusal::NoClock)?;
+                let since = peer.since(since_ns, now).ok_or(NoticeRefusal::NoClock)?;
                 peer.counts.announcements_received += 1;
-                let since = i128::from(since_ns) - i128::from(estimate.offset_ns);
-                // A time to come would keep the vNIC there for ever.
-                let since = since.min(i128::from(now));
                 self.moved.push(Moved { segment, mac: Mac(mac), peer: index, since });
+            }
+            Body::Member(Member { mac, since_ns, queue_pair, longest }) => {
+                peer.admit(notice, now)?;
+                let since = peer.since(since_ns, now).ok_or(NoticeRefusal::NoClock)?;
+                let mac = Mac(mac).as_source().map_err(|_| NoticeRefusal::Malformed)?;
+                let keyed = self.segments.iter().find(|keyed| keyed.segment == segment);
+                let q_key = keyed.and_then(|keyed| keyed.q_key(notice.key)).ok_or(NoticeRefusal::NoKey)?;
+                let queue_pair =
+                    (queue_pair != 0).then_some(QueuePair { number: queue_pair, longest, q_key });
+                let said = Said { queue_pair, since_ns, since, sent_ns: notice.sent_ns };
+                let from = (index, peer.setup.address);
+                self.members
+                    .hear(from, (segment, mac), said, now)
+                    .map_err(|_| NoticeRefusal::TooManyMembers)?;
+                peer.counts.members_received += 1;
             }
         }
         Ok(())
@@ -307,10 +347,15 @@ impl Engine {
                 bodies.push((segment, Body::Late(report(&late, others))));
             }
         }
-        let concerns = |segment: Segment| peer.keyed.contains(&segment);
+        let keyed = &peer.keyed;
+        let concerns = |segment: Segment| keyed.contains(&segment);
         while let Some(came) = peer.told.next(&self.present, now, concerns) {
             peer.counts.announcements_sent += 1;
             bodies.push((came.segment, Body::Here(Here { mac: came.mac.0, since_ns: came.since })));
+        }
+        while let Some((segment, member)) = peer.telling.next(&self.own, now, concerns) {
+            peer.counts.members_sent += 1;
+            bodies.push((segment, Body::Member(member)));
         }
         let asks = if peer.exchange.next() <= now { peer.asked_with() } else { None };
         for (segment, body) in bodies {
@@ -371,15 +416,16 @@ impl Engine {
         }
     }
 
-    /// Returns when [`send`](Self::send) has something to do next, by the clock (ns); `None` if nothing is planned.
+    /// Returns when [`send`](Self::send) or [`take_members`](Self::take_members) has something to do next, by the clock (ns); `None` if nothing is planned.
     pub fn due(&self, now: u64) -> Option<u64> {
         let is_stamped = self.peers.values().any(|peer| !peer.keyed.is_empty());
         let late = (is_stamped && !self.late.is_empty()).then_some(self.late_at);
         let of_peer = |peer: &Peer| {
             let asks = peer.asked_with().map(|_| peer.exchange.next());
-            [asks, peer.reports.due(now), peer.told.due(&self.present, now)].into_iter().flatten().min()
+            let told = [peer.told.due(&self.present, now), peer.telling.due(&self.own, now)];
+            [asks, peer.reports.due(now)].into_iter().chain(told).flatten().min()
         };
-        self.peers.values().filter_map(of_peer).chain(late).min()
+        self.peers.values().filter_map(of_peer).chain(late).chain(self.members.due()).min()
     }
 
     /// Returns the time by the engine's clock (ns).
@@ -395,84 +441,11 @@ impl Engine {
         let (now, peers) = (self.now(), self.asked_peers());
         let status = |peer: &Peer| peer.status(&state.setup.name, now, peers);
         let here = state.setup.peers.iter().filter_map(|setup| self.peers.get(&setup.index));
-        (here.map(status).collect(), state.misses.iter().cloned().collect())
+        (here.map(status).collect(), state.misses.all())
     }
 
     /// Counts the messages of a link from addresses that are no peer's.
     pub fn unknown(&self, link: PortIndex) -> u64 {
         self.links.iter().find(|state| state.setup.index == link).map_or(0, |state| state.unknown)
-    }
-}
-
-impl LinkState {
-    /// Forgets the oldest late frame of the peer that reported most: no peer drives out what others reported.
-    fn forget_one(&mut self) {
-        let mut counts = BTreeMap::<&str, usize>::new();
-        self.misses.iter().for_each(|miss| *counts.entry(&miss.peer).or_default() += 1);
-        let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(peer, _)| peer);
-        let oldest = self.misses.iter().position(|miss| Some(&*miss.peer) == most);
-        self.misses.remove(oldest.unwrap_or_default());
-    }
-
-    fn remember(&mut self, miss: FarMiss) {
-        self.reported += 1;
-        if self.misses.len() == FAR_MISSES {
-            self.forget_one();
-        }
-        self.misses.push_back(FarMiss { number: self.reported, ..miss });
-    }
-}
-
-fn report(late: &Late, others: u32) -> LateReport {
-    LateReport {
-        src: late.src.0,
-        dst: late.dst.0,
-        sequence: late.sequence,
-        deadline_us: late.deadline_us,
-        late_ns: late.late_ns,
-        error_ns: late.error_ns,
-        hold_ns: late.hold_ns,
-        network_ns: late.network_ns,
-        here_ns: late.here_ns,
-        cause: match late.cause {
-            Where::Sender | Where::Receiver(MissCause::Sender) => Cause::Sender,
-            Where::Network | Where::Receiver(MissCause::Network) => Cause::Network,
-            Where::Receiver(MissCause::Tokens) => Cause::Tokens,
-            Where::Receiver(MissCause::Queue) => Cause::Queue,
-            Where::Receiver(MissCause::Buffers) => Cause::Buffers,
-            Where::Receiver(MissCause::Worker) => Cause::Worker,
-            Where::Receiver(MissCause::Dropped) => Cause::Dropped,
-        },
-        dropped: late.dropped,
-        others,
-    }
-}
-
-fn far_miss(vnic: &str, peer: &str, report: &LateReport) -> FarMiss {
-    let cause = match report.cause {
-        Cause::Sender => MissCause::Sender.label(),
-        Cause::Network => MissCause::Network.label(),
-        Cause::Tokens => MissCause::Tokens.label(),
-        Cause::Queue => MissCause::Queue.label(),
-        Cause::Buffers => MissCause::Buffers.label(),
-        Cause::Worker => MissCause::Worker.label(),
-        Cause::Dropped => MissCause::Dropped.label(),
-    };
-    FarMiss {
-        number: 0,
-        at: clock(),
-        vnic: vnic.to_owned(),
-        peer: peer.to_owned(),
-        dst: Mac(report.dst),
-        sequence: report.sequence,
-        cause: cause.to_owned(),
-        dropped: report.dropped,
-        deadline_ns: u64::from(report.deadline_us) * 1000,
-        late_ns: report.late_ns,
-        error_ns: report.error_ns,
-        hold_ns: u64::from(report.hold_ns),
-        network_ns: report.network_ns,
-        there_ns: report.here_ns,
-        others: report.others,
     }
 }

@@ -3,33 +3,43 @@
 //! ```text
 //!  table of ports: uplinks, keys ─▶ Setup ─┐                      ┌▶ Clocks ─▶ workers
 //!  vNICs that come and go ───────▶ Local ──┼▶ engine ◀─ sockets ──┼▶ PeerStatus, FarMiss ─▶ agent
-//!  workers ── Late, by queues ─────────────┘   └─ thread          └▶ Moved ─▶ pins of the FDB
+//!  workers ── Late, by queues ─────────────┘   └─ thread          ├▶ Moved ─▶ pins of the FDB
+//!                                                                 └▶ Heard: members ─▶ tables of RDMA
 //! ```
 //!
 //! One thread, so that a flood of notices takes nothing from workers: it takes a bounded number of messages in a turn,
-//! and then sleeps. Reasons: `docs/decisions/clock.md`.
+//! and then sleeps. Reasons: `docs/decisions/clock.md`, `docs/decisions/rdma-members.md`.
 //!
 //! - [`setup`]: what the thread has to know
 //! - [`engine`]: takes and sends notices
 //! - `peer`: one other host
 //! - `exchange`: the clock exchange with it
 //! - `reports`: late frames that it is told
+//! - `far`: late frames that it told
 //! - `present`: vNICs that it is told
+//! - `own`: queue pairs of vNICs that it is told
+//! - `rounds`: what of these it has still to be told
+//! - `members`: vNICs of other hosts that RDMA reaches
 //! - `bucket`: a limit on messages a second
 //! - `socket`: one message in, one out
 
 mod bucket;
 pub mod engine;
 mod exchange;
+mod far;
+mod members;
+mod own;
 mod peer;
 mod present;
 mod reports;
+mod rounds;
 pub mod setup;
 mod socket;
 #[cfg(test)]
 mod tests;
 
 pub use engine::{Engine, Moved};
+pub use members::Heard;
 pub use setup::{KeyedSegment, LinkSetup, Local, PeerSetup, Setup};
 
 use crate::clock::raw_clock;
@@ -89,8 +99,8 @@ impl Notices {
         Ok(Self(Arc::new(Shared { engine, bell, state: Mutex::default(), turned: Condvar::new() })))
     }
 
-    /// Starts the thread. `look` returns the vNICs of this host, `moved` is told of vNICs at others; both may take locks
-    /// under which this handle is used.
+    /// Starts the thread. `look` returns the vNICs of this host, `moved` is told of vNICs at others, `members` of all that
+    /// RDMA reaches there whenever they have changed. All may take locks under which this handle is used.
     ///
     /// # Errors
     /// The thread cannot start.
@@ -98,6 +108,7 @@ impl Notices {
         &self,
         look: impl Fn() -> Vec<Local> + Send + 'static,
         moved: impl Fn(Moved) + Send + 'static,
+        members: impl Fn(Vec<Heard>) + Send + 'static,
     ) -> io::Result<()> {
         let shared = self.0.clone();
         std::thread::Builder::new()
@@ -105,7 +116,7 @@ impl Notices {
             .spawn(move || {
                 let mut pace = Pace::default();
                 loop {
-                    shared.turn(&look, &moved);
+                    shared.turn(&look, &moved, &members);
                     if pace.is_too_fast(raw_clock()) {
                         std::thread::sleep(PAUSE);
                     }
@@ -181,7 +192,7 @@ impl Shared {
     }
 
     /// Does what is due, and waits for more. No lock is held while others' functions run.
-    fn turn(&self, look: &impl Fn() -> Vec<Local>, moved: &impl Fn(Moved)) {
+    fn turn(&self, look: &impl Fn() -> Vec<Local>, moved: &impl Fn(Moved), members: &impl Fn(Vec<Heard>)) {
         housekeeping::follow();
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         if self.is_time_to_look() {
@@ -193,9 +204,11 @@ impl Shared {
         let is_more = engine.receive();
         engine.send();
         let now = engine.now();
-        let (moves, due, has_peers) = (engine.take_moved(), engine.due(now), engine.has_peers());
+        let (moves, heard) = (engine.take_moved(), engine.take_members());
+        let (due, has_peers) = (engine.due(now), engine.has_peers());
         let sockets = engine.sockets();
         drop(engine);
+        heard.into_iter().for_each(members);
         moves.into_iter().for_each(moved);
         self.state().seen = set;
         self.turned.notify_all();

@@ -10,6 +10,7 @@
 
 use super::bucket::Bucket;
 use super::exchange::Exchange;
+use super::own::Telling;
 use super::present::Told;
 use super::reports::Reports;
 use super::setup::PeerSetup;
@@ -47,6 +48,7 @@ pub(super) struct Peer {
     pub(super) exchange: Exchange,
     pub(super) reports: Reports,
     pub(super) told: Told,
+    pub(super) telling: Telling,
     pub(super) counts: PeerCounts,
     refused: BTreeMap<NoticeRefusal, u64>,
 }
@@ -64,9 +66,24 @@ impl Peer {
             exchange: Exchange::default(),
             reports: Reports::default(),
             told: Told::nothing(now),
+            telling: Telling::nothing(now),
             counts: PeerCounts::default(),
             refused: BTreeMap::new(),
         }
+    }
+
+    /// Whether keys of a segment are valid between it and this host.
+    pub(super) fn keys_reach(&self, segment: Segment) -> bool {
+        self.setup.stamps && self.setup.carries(segment)
+    }
+
+    /// Returns a time of the peer's clock by this host's at `now` (ns), within the clocks' error; `None` if the peer's
+    /// clock is not known.
+    pub(super) fn since(&self, since_ns: u64, now: u64) -> Option<i128> {
+        let (estimate, _) = self.exchange.estimate(now)?;
+        let since = i128::from(since_ns) - i128::from(estimate.offset_ns);
+        // A time to come would keep the vNIC there for ever.
+        Some(since.min(i128::from(now)))
     }
 
     /// Returns the segment whose key serves for its clock; `None` if it shares no key.
@@ -98,6 +115,7 @@ impl Peer {
         }
         self.window = Window::default();
         self.told = Told::nothing(now);
+        self.telling = Telling::nothing(now);
         if before.is_some() {
             self.counts.restarts += 1;
             self.exchange.restart(now);

@@ -9,6 +9,7 @@
 //! told all again.
 
 use super::bucket::Bucket;
+use super::rounds::{Rounds, Thing};
 use super::setup::Local;
 use std::collections::{BTreeMap, HashMap};
 use tidegate_contract::{Mac, Segment};
@@ -52,28 +53,40 @@ impl Present {
         let gone = before.iter().filter(|(key, _)| !self.numbers.contains_key(*key));
         gone.for_each(|(_, number)| _ = self.vnics.remove(number));
     }
+
+    /// Returns since when a vNIC is up (ns); `None` if it is not.
+    pub(super) fn since(&self, segment: Segment, mac: Mac) -> Option<u64> {
+        let number = self.numbers.get(&(segment, mac))?;
+        self.vnics.get(number).map(|came| came.since)
+    }
+}
+
+impl Thing for Came {
+    fn segment(&self) -> Segment {
+        self.segment
+    }
+
+    fn since(&self) -> u64 {
+        self.since
+    }
 }
 
 /// What one peer was told.
 #[derive(Debug)]
 pub(super) struct Told {
-    /// The last number told in each round.
-    rounds: [u64; AFTER.len()],
-    /// When the peer became one, or restarted (ns).
-    since: u64,
+    rounds: Rounds<{ AFTER.len() }>,
     bucket: Bucket,
 }
 
 impl Told {
     /// Nothing was told to a peer that is one since `now` (ns).
     pub(super) const fn nothing(now: u64) -> Self {
-        Self { rounds: [0; AFTER.len()], since: now, bucket: Bucket::new(RATE) }
+        Self { rounds: Rounds::new(AFTER, now), bucket: Bucket::new(RATE) }
     }
 
     /// Returns when the peer is to be told of the next vNIC (ns); `None` if it was told all.
     pub(super) fn due(&self, present: &Present, now: u64) -> Option<u64> {
-        let (_, at) = self.next_round(present)?;
-        Some(at.max(self.bucket.next(now)))
+        Some(self.rounds.due(&present.vnics)?.max(self.bucket.next(now)))
     }
 
     /// Takes the next vNIC that `concerns` the peer and that it is to be told of at `now` (ns).
@@ -83,29 +96,7 @@ impl Told {
         now: u64,
         concerns: impl Fn(Segment) -> bool,
     ) -> Option<Came> {
-        loop {
-            let (round, at) = self.next_round(present)?;
-            if at > now {
-                return None;
-            }
-            let (number, came) = present.vnics.range(self.rounds[round] + 1..).next()?;
-            if concerns(came.segment) && !self.bucket.take(now) {
-                return None;
-            }
-            self.rounds[round] = *number;
-            if concerns(came.segment) {
-                return Some(*came);
-            }
-        }
-    }
-
-    /// Returns the round whose next vNIC is due first, and when (ns).
-    fn next_round(&self, present: &Present) -> Option<(usize, u64)> {
-        let due = |round: usize| {
-            let (_, came) = present.vnics.range(self.rounds[round] + 1..).next()?;
-            Some((round, came.since.max(self.since) + AFTER[round]))
-        };
-        (0..AFTER.len()).filter_map(due).min_by_key(|(_, at)| *at)
+        self.rounds.next(&present.vnics, now, &mut self.bucket, &concerns)
     }
 }
 
@@ -117,7 +108,14 @@ mod tests {
 
     fn local(mac: u8, is_up: bool) -> Local {
         let segment = Segment::new(u32::from(mac % 2)).unwrap();
-        Local { name: format!("v{mac}"), segment, mac: Mac([2, 0, 0, 0, 0, mac]), is_up }
+        Local {
+            name: format!("v{mac}"),
+            segment,
+            mac: Mac([2, 0, 0, 0, 0, mac]),
+            is_up,
+            queue_pair: None,
+            longest: 0,
+        }
     }
 
     fn told(told: &mut Told, present: &Present, now: u64) -> Vec<(u8, u64)> {

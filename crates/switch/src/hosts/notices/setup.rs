@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tidegate_contract::{Mac, Segment};
+use tidegate_uplink::rdma::q_key;
 use tidegate_uplink::stamp::{KeyNumber, Keys};
 
 /// Links, peers and keys.
@@ -68,8 +69,16 @@ pub struct KeyedSegment {
     pub index: Option<SegmentIndex>,
     /// The keys that are valid.
     pub keys: Keys,
-    /// The key of what this host sends.
+    /// The key of what this host sends. Its queue pairs have the Q_Key of this key before this is set: the change
+    /// announces them anew.
     pub sends: KeyNumber,
+}
+
+impl KeyedSegment {
+    /// Returns the Q_Key under the key of a number; `None` if there is no such key.
+    pub(super) fn q_key(&self, number: KeyNumber) -> Option<u32> {
+        self.keys.get(number).map(|key| q_key(key, self.segment.id()))
+    }
 }
 
 /// One vNIC of this host.
@@ -83,4 +92,9 @@ pub struct Local {
     pub mac: Mac,
     /// Whether frames to it arrive: a front end with queues, or a tap.
     pub is_up: bool,
+    /// Number of the queue pair that takes frames for it, 2 to 2^24 - 1, if it has one: it has the Q_Key of the key
+    /// that its segment [sends](KeyedSegment::sends) with.
+    pub queue_pair: Option<u32>,
+    /// Most bytes that the queue pair takes behind the [header](tidegate_uplink::rdma::Header): 14 at least.
+    pub longest: u16,
 }

@@ -15,6 +15,8 @@ use tidegate_evidence::{FarMiss, MissCause, PeerCounts, PeerStatus};
 use tidegate_uplink::notice::{Body, Here, LEN_MAX, Notice, Way};
 use tidegate_uplink::stamp::{Key, KeyNumber, Keys};
 
+mod members;
+
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 
@@ -76,12 +78,17 @@ impl Host {
     }
 
     fn knows(&mut self, peers: &[u8], key: u8) {
+        self.knows_of(peers, None, vec![keyed(key)]);
+    }
+
+    /// Sets the peers, which `reach` reaches, and the segments with keys.
+    fn knows_of(&mut self, peers: &[u8], reach: Option<&[Segment]>, segments: Vec<KeyedSegment>) {
         let peers = peers.iter().map(|host| PeerSetup {
             index: peer(*host),
             name: format!("host{host}"),
             address: address(*host),
             stamps: true,
-            segments: None,
+            segments: reach.map(<[_]>::to_vec),
         });
         let link = LinkSetup {
             index: 9,
@@ -91,7 +98,7 @@ impl Host {
             socket: self.socket.clone(),
             peers: peers.collect(),
         };
-        self.engine.set(Setup { links: vec![link], segments: vec![keyed(key)] });
+        self.engine.set(Setup { links: vec![link], segments });
     }
 
     fn status(&self) -> PeerStatus {
@@ -297,7 +304,14 @@ fn late_frame(src: u8, late_ns: u64) -> Late {
 
 fn local(mac: u8) -> Local {
     let mac = Mac([2, 0, 0, 0, 0, mac]);
-    Local { name: format!("v{}", mac.0[5]), segment: segment(), mac, is_up: true }
+    Local {
+        name: format!("v{}", mac.0[5]),
+        segment: segment(),
+        mac,
+        is_up: true,
+        queue_pair: None,
+        longest: 0,
+    }
 }
 
 fn far_misses(host: &Host) -> Vec<FarMiss> {

@@ -1,7 +1,8 @@
-//! A frame as datagrams: VXLAN header and complete wire frame, in the order of bytes.
+//! A frame as datagrams: a header and the wire frame, in the order of bytes.
 //!
 //! ```text
-//!  frame, super-frame ─▶ wire frames, checksums finished ─▶ │ VXLAN header │ head │ body │ stamp │   one datagram each
+//!  frame, super-frame ─▶ wire frames ─▶ │ header │ head │ body │ stamp │   one datagram each
+//!                             └ checksums finished, if the header cannot tell that they are not
 //! ```
 
 use super::pairs::Outgoing;
@@ -31,6 +32,38 @@ const RECEIVER: Receiver = Receiver {
 pub trait Room {
     /// Returns room for the next datagram, of `len` bytes, all of which are then written; `None` without room.
     fn room(&mut self, len: usize) -> Option<&mut [u8]>;
+}
+
+/// What stands before each frame.
+pub trait Before {
+    /// Its bytes.
+    const LEN: usize;
+    /// Whether it tells that a frame's checksum is unfinished.
+    const TELLS_UNFINISHED: bool;
+
+    /// Writes the header of the next datagram, whose checksum is complete or `unfinished`, to `out` of that length.
+    fn write(&mut self, out: &mut [u8], unfinished: Option<&VnetHdr>);
+}
+
+/// VXLAN's header.
+pub struct Vxlan([u8; vxlan::LEN]);
+
+impl Vxlan {
+    /// Returns that of segment `vni`.
+    #[inline]
+    pub fn of(vni: u32) -> Self {
+        Self(vxlan::header(vni))
+    }
+}
+
+impl Before for Vxlan {
+    const LEN: usize = vxlan::LEN;
+    const TELLS_UNFINISHED: bool = false;
+
+    #[inline]
+    fn write(&mut self, out: &mut [u8], _unfinished: Option<&VnetHdr>) {
+        out.copy_from_slice(&self.0);
+    }
 }
 
 /// The result of encapsulating a frame.
@@ -90,21 +123,20 @@ impl Outer {
     }
 }
 
-/// Writes a frame of segment `vni` as datagrams. With `stamping`, each gets a stamp, and nothing remains behind its
-/// IP packet.
-pub fn encapsulate(
+/// Writes a frame as datagrams, each behind a `header`. With `stamping`, each gets a stamp, and nothing remains behind
+/// its IP packet.
+pub fn encapsulate<B: Before>(
     frame: &Frame,
-    vni: u32,
+    header: &mut B,
     room: &mut impl Room,
     mut stamping: Option<Stamping<'_>>,
 ) -> Encapsulated {
-    let header = vxlan::header(vni);
     let unfinished = match RECEIVER.form(frame) {
         Form::AsIs => None,
         Form::FinishChecksum => {
             Some((receiver_hdr(&frame.vnet, &frame.headers, frame.offload), &frame.headers))
         }
-        Form::Segments => return segments(frame, &header, room, stamping),
+        Form::Segments => return segments(frame, header, room, stamping),
     };
     let (mut head, mut body) = (frame.head(), body_len(frame));
     if stamping.is_some() {
@@ -112,7 +144,7 @@ pub fn encapsulate(
         head = &head[..head.len().min(end)];
         body = end - head.len();
     }
-    let written = write(room, &header, head, (frame.payload(), body), unfinished, &mut stamping);
+    let written = write(room, header, head, (frame.payload(), body), unfinished, &mut stamping);
     if written.is_some() { Encapsulated::All } else { Encapsulated::NoRoom }
 }
 
@@ -137,9 +169,9 @@ fn body_len(frame: &Frame) -> usize {
     (frame.len as usize).saturating_sub(usize::from(frame.head_len))
 }
 
-fn segments(
+fn segments<B: Before>(
     frame: &Frame,
-    header: &[u8; vxlan::LEN],
+    header: &mut B,
     room: &mut impl Room,
     mut stamping: Option<Stamping<'_>>,
 ) -> Encapsulated {
@@ -166,20 +198,22 @@ fn segments(
 
 /// Writes one datagram: head and body (spans, bytes); `None` without room. A checksum that is `unfinished` is completed
 /// in the datagram, whose bytes are in the cache, and then it is stamped: what a guest writes later makes neither a wrong
-/// checksum nor a forgery.
+/// checksum nor a forgery. If the header tells of it, the receiver does that; not of a stamped frame, as no stamp covers
+/// the header.
 #[inline]
-fn write(
+fn write<B: Before>(
     room: &mut impl Room,
-    header: &[u8; vxlan::LEN],
+    header: &mut B,
     head: &[u8],
     (body, body_len): (&[Span], usize),
     unfinished: Option<(VnetHdr, &Headers)>,
     stamping: &mut Option<Stamping<'_>>,
 ) -> Option<()> {
     let trailer = if stamping.is_some() { stamp::LEN } else { 0 };
-    let datagram = room.room(header.len() + head.len() + body_len + trailer)?;
-    let (to, frame) = datagram.split_at_mut(header.len());
-    to.copy_from_slice(header);
+    let datagram = room.room(B::LEN + head.len() + body_len + trailer)?;
+    let (before, frame) = datagram.split_at_mut(B::LEN);
+    let left = unfinished.as_ref().filter(|_| B::TELLS_UNFINISHED && stamping.is_none());
+    header.write(before, left.map(|(vnet, _)| vnet));
     let (to, rest) = frame.split_at_mut(head.len());
     to.copy_from_slice(head);
     let rest = &mut rest[..body_len];
@@ -187,7 +221,9 @@ fn write(
     debug_assert_eq!(copied, body_len, "the spans of a frame add up to its length");
     // Own memory, with an earlier frame's bytes.
     rest[copied..].fill(0);
-    if let Some((mut vnet, headers)) = unfinished {
+    if left.is_none()
+        && let Some((mut vnet, headers)) = unfinished
+    {
         finish_checksum(&mut frame[..head.len() + body_len], &mut vnet, headers, &Payload::EMPTY);
     }
     if let Some(Stamping { pair, sent, now }) = stamping {

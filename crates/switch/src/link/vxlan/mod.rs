@@ -7,6 +7,7 @@
 //!
 //! - [`peers`]: the other hosts, their addresses and segments
 //! - [`admit`]: whether a datagram is a frame for this host
+//! - `by_rdma`: the second lane, by RDMA
 //! - [`rejoin`]: segments of a super-frame as one again
 //! - `take`: the sending half
 //! - [`encapsulate`]: a frame as datagrams
@@ -20,6 +21,7 @@
 //! - [`sockets`]: the system calls
 
 pub mod admit;
+mod by_rdma;
 pub mod counters;
 pub mod encapsulate;
 pub mod flood;
@@ -41,11 +43,13 @@ pub use counters::Counters;
 pub use peers::{Peer, Peers, PeersError};
 pub use wire::OnWire;
 
+use super::rdma;
 use super::readiness::Readiness;
 use super::store::Store;
 use crate::clock::RawTime;
 use crate::fdb::{Fdb, PortIndex};
 use crate::hosts::Clocks;
+use crate::slots::Arrival;
 use flood::Flood;
 use lanes::Lanes;
 use pairs::{IncomingPairs, OutgoingPairs};
@@ -79,12 +83,14 @@ pub struct Setup {
     pub clocks: Arc<Clocks>,
     /// Longest train (bytes): a more urgent frame waits for one. At most 65,507; a longer datagram is alone.
     pub train: usize,
+    /// Queue pairs as a second lane, if its uplink has RDMA.
+    pub rdma: Option<rdma::Setup>,
 }
 
 /// Frames that other hosts send.
 pub struct Tx {
     sockets: Box<[Arc<OwnedFd>]>,
-    /// Which sockets may hold messages.
+    /// Which sockets may hold messages; the last one is the lane of RDMA, if there is one.
     pub(super) readiness: Readiness,
     /// Messages that were received and not yet taken.
     batch: Batch,
@@ -97,6 +103,9 @@ pub struct Tx {
     pairs: IncomingPairs,
     clocks: Arc<Clocks>,
     time: RawTime,
+    /// Frames of members, and when those of the last look arrived.
+    rdma: Option<Box<rdma::Incoming>>,
+    arrived: Arrival,
     /// The time of the last poll, ns.
     now: u64,
 }
@@ -107,6 +116,8 @@ pub struct Rx {
     peers: Arc<Peers>,
     fdb: Arc<Fdb>,
     lanes: Lanes,
+    /// Frames to members.
+    rdma: Option<Box<rdma::Outgoing>>,
     flood: Flood,
     /// Pairs whose frames leave with a stamp.
     pairs: OutgoingPairs,
@@ -143,7 +154,7 @@ impl Rx {
 /// Both halves of the link to other hosts.
 pub(super) fn halves(setup: Setup, port: PortIndex, worker: u16, now: u64) -> (Tx, Rx) {
     let tx = Tx {
-        readiness: Readiness::new(setup.receive.len(), now),
+        readiness: Readiness::new(setup.receive.len() + usize::from(setup.rdma.is_some()), now),
         sockets: setup.receive.into_iter().map(Arc::new).collect(),
         batch: Batch::new(),
         store: Store::new(POOL, FRAMES, port, worker),
@@ -152,6 +163,8 @@ pub(super) fn halves(setup: Setup, port: PortIndex, worker: u16, now: u64) -> (T
         pairs: IncomingPairs::default(),
         clocks: setup.clocks,
         time: RawTime::default(),
+        rdma: setup.rdma.as_ref().map(|rdma| Box::new(rdma::Incoming::new(rdma))),
+        arrived: Arrival::default(),
         now,
     };
     let lanes = Lanes::new(setup.send_v4, setup.send_v6, setup.pairs, setup.train);
@@ -161,6 +174,7 @@ pub(super) fn halves(setup: Setup, port: PortIndex, worker: u16, now: u64) -> (T
         peers: setup.peers,
         fdb: setup.fdb,
         lanes,
+        rdma: setup.rdma.as_ref().map(|rdma| Box::new(rdma::Outgoing::new(rdma))),
         flood,
         pairs: OutgoingPairs::default(),
         time: RawTime::default(),

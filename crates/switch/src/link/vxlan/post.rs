@@ -2,15 +2,17 @@
 //!
 //! ```text
 //!  frame ─ FDB ─┬▶ one peer ──────────────────▶ lane ─┐
+//!               │     └▶ both have queue pairs: by RDMA
 //!               ├▶ group, unknown ─▶ flood ─▶ lanes ──┴─ flush ─▶ kernel
 //!               └▶ not behind this link: dropped
 //! ```
 
 use super::Rx;
-use super::encapsulate::{Encapsulated, Outer, Stamping, encapsulate};
+use super::encapsulate::{Encapsulated, Outer, Stamping, Vxlan, encapsulate};
 use super::pairs::{OutgoingPairs, PairKey};
-use super::peers::Peers;
+use super::peers::{Peer, Peers};
 use super::sockets::MESSAGE_MAX;
+use crate::clock::RawTime;
 use crate::fdb::{Destination, PeerIndex};
 use crate::link::Posted;
 use crate::slots::Frame;
@@ -48,7 +50,13 @@ impl Rx {
             return Posted::Dropped(DropReason::PathMtu);
         }
         let outer = Outer::of(frame);
-        match self.to(frame) {
+        let to = self.to(frame);
+        if let To::Peer(peer) = to
+            && let Some(way) = self.way(frame, peer, longest)
+        {
+            return self.post_by_rdma(frame, way, &outer);
+        }
+        match to {
             To::Peer(peer) => self.post_to(frame, vni, peer, &outer),
             To::All => self.post_to_all(frame, vni, outer),
             To::Nowhere => Posted::Dropped(DropReason::NoReceiver),
@@ -73,6 +81,7 @@ impl Rx {
 
     /// Sends posted frames, as many as the kernel takes.
     pub(in crate::link) fn flush(&mut self) {
+        self.flush_rdma();
         self.flood.advance(&mut self.lanes);
         self.lanes.flush();
     }
@@ -80,7 +89,7 @@ impl Rx {
     /// Whether posted frames [may wait](super::lanes::Lanes::gathers) for more.
     #[inline]
     pub(in crate::link) fn gathers(&mut self, now: u64) -> bool {
-        !self.flood.is_under_way() && self.lanes.gathers(now)
+        !self.flood.is_under_way() && !self.has_unsent_by_rdma() && self.lanes.gathers(now)
     }
 
     /// Whether they do.
@@ -92,7 +101,7 @@ impl Rx {
     /// Whether a flush would send frames if the kernel took them.
     #[inline]
     pub(in crate::link) fn has_unsent(&self) -> bool {
-        self.lanes.has_unsent() || self.flood.is_under_way()
+        self.lanes.has_unsent() || self.flood.is_under_way() || self.has_unsent_by_rdma()
     }
 
     /// Replaces the peers, and returns those before; a flood under way still reaches them.
@@ -122,21 +131,12 @@ impl Rx {
         let Some(peer) = self.peers.get(peer).filter(|peer| peer.carries(frame.segment)) else {
             return Posted::Dropped(DropReason::NoReceiver);
         };
-        let (mut stamping, mut outer) = (None, *outer);
-        if frame.is_realtime() && peer.takes_stamps && !self.pairs.is_empty() {
-            let pair = PairKey::new(frame.segment, frame.headers.src, frame.headers.dst);
-            stamping = self.pairs.find(pair).map(|pair| {
-                // Once for frames that leave together.
-                let now = *self.now.get_or_insert_with(|| self.time.now());
-                outer.lane = pair.lane;
-                Stamping { pair, sent: self.time.of(frame.started), now }
-            });
-        }
-        let outer = &outer;
+        let stamping = stamping(&mut self.pairs, &mut self.time, &mut self.now, frame, peer);
+        let outer = &Outer { lane: stamping.as_ref().and_then(|stamping| stamping.pair.lane), ..*outer };
         let Some(mut room) = self.lanes.destined(peer.address, outer) else {
             return Posted::Dropped(DropReason::NoRoute);
         };
-        match encapsulate(frame, vni, &mut room, stamping) {
+        match encapsulate(frame, &mut Vxlan::of(vni), &mut room, stamping) {
             Encapsulated::All => Posted::Done,
             Encapsulated::Part(payload) => Posted::Part(payload),
             Encapsulated::NoRoom if self.lanes.gives_way(peer.address, outer) => {
@@ -158,7 +158,7 @@ impl Rx {
             // It would hold up frames to single peers, of other segments.
             return Posted::Dropped(DropReason::FloodCap);
         }
-        let written = encapsulate(frame, vni, &mut self.flood.room(), None);
+        let written = encapsulate(frame, &mut Vxlan::of(vni), &mut self.flood.room(), None);
         match written {
             Encapsulated::All => {
                 self.flood.begin(self.peers.clone(), frame.segment, outer);
@@ -170,4 +170,22 @@ impl Rx {
             Encapsulated::Malformed => Posted::Dropped(DropReason::Malformed),
         }
     }
+}
+
+/// Returns how a frame to `peer` is stamped, if it is: with a deadline, of a registered pair. `now` is read once for
+/// frames that leave together.
+#[inline]
+pub(super) fn stamping<'a>(
+    pairs: &'a mut OutgoingPairs,
+    time: &mut RawTime,
+    now: &mut Option<u64>,
+    frame: &Frame,
+    peer: &Peer,
+) -> Option<Stamping<'a>> {
+    if !frame.is_realtime() || !peer.takes_stamps || pairs.is_empty() {
+        return None;
+    }
+    let pair = pairs.find(PairKey::new(frame.segment, frame.headers.src, frame.headers.dst))?;
+    let now = *now.get_or_insert_with(|| time.now());
+    Some(Stamping { pair, sent: time.of(frame.started), now })
 }

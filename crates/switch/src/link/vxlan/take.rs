@@ -12,15 +12,16 @@
 use super::Tx;
 use super::admit::{admit, mark};
 use super::pairs::IncomingPairs;
-use super::peers::Peers;
+use super::peers::{Peer, Peers};
 use super::rejoin::rejoin;
 use super::sockets::{Incoming, MESSAGES};
-use crate::clock::{clock, wall_clock};
-use crate::fdb::{PeerIndex, PortIndex};
+use crate::clock::{RawTime, clock, wall_clock};
+use crate::fdb::{PeerIndex, PortIndex, SegmentIndex};
 use crate::frame::{VnetHdr, parse, set_ecn};
+use crate::hosts::Clocks;
 use crate::link::reading::{Read, Reads};
 use crate::link::store::Store;
-use crate::slots::{Arrival, Frame, FrameRef, NOWHERE};
+use crate::slots::{Arrival, Frame, FrameRef, NOWHERE, Stamped};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -137,7 +138,7 @@ impl Tx {
     #[inline]
     pub(in crate::link) fn poll(&mut self, now: u64) -> bool {
         self.now = now;
-        self.store.has_waiting() || !self.batch.is_empty() || self.readiness.any()
+        self.store.has_waiting() || !self.batch.is_empty() || self.readiness.any() || self.has_arrived()
     }
 
     /// Takes the next datagram of the message under way.
@@ -148,18 +149,8 @@ impl Tx {
         let datagram = self.batch.incoming.bytes(current.message, from..current.at);
         let peer = current.peer.and_then(|peer| self.peers.get(peer)).ok_or(DropReason::UnknownPeer)?;
         let (segment, frame) = admit(&self.peers, peer, datagram)?;
-        let (frame, stamp) = match peer.takes_stamps {
-            true => {
-                let (clocks, time) = (&self.clocks, &mut self.time);
-                let there = || {
-                    let now = time.now();
-                    let estimate = clocks.estimate(peer.index, now)?;
-                    Some((now.wrapping_add_signed(estimate.offset_ns), estimate.error_ns))
-                };
-                self.pairs.open(segment, peer.index, frame, self.now, there)?
-            }
-            false => (frame, None),
-        };
+        let stamps = (&mut self.pairs, &*self.clocks, &mut self.time);
+        let (frame, stamp) = open(stamps, segment, peer, frame, self.now)?;
         let behind = self.batch.incoming.bytes(current.message, current.at..current.end);
         // A stamped one has bytes behind its packet, and does not join.
         let behind = behind.chunks(current.size).map_while(|datagram| {
@@ -179,20 +170,12 @@ impl Tx {
             self.pairs.note_dropped(segment, frame);
         }
         let (mark, whole, reference) = kept?;
-        let kept = reference.get_mut();
-        (kept.segment, kept.peer, kept.egress) = (segment, Some(peer.index), NOWHERE);
-        kept.stamp = stamp;
-        kept.vnet = VnetHdr::default();
+        let mut vnet = VnetHdr::default();
         if let Some(whole) = whole {
             current.at = current.end.min(current.at + (whole.body().len() - 1) * current.size);
-            kept.vnet = whole.vnet();
+            vnet = whole.vnet();
         }
-        if let Some(mark) = mark {
-            let head = &mut kept.bytes[..usize::from(kept.head_len)];
-            if let Ok(headers) = parse(head, kept.len as usize) {
-                set_ecn(head, &headers, mark);
-            }
-        }
+        enter(reference, (segment, peer.index), (vnet, stamp), mark);
         Ok(reference)
     }
 
@@ -212,7 +195,7 @@ impl Tx {
     /// No frame waits, and each socket was read until it would block: the next frame makes it readable.
     #[inline]
     pub(in crate::link) fn can_be_quiet(&self) -> bool {
-        !self.store.has_waiting() && self.batch.is_empty() && !self.readiness.any()
+        !self.store.has_waiting() && self.batch.is_empty() && !self.readiness.any() && !self.has_arrived()
     }
 
     /// Returns the pairs whose frames arrive with a deadline.
@@ -233,12 +216,51 @@ impl Tx {
     }
 }
 
+/// Reads the stamp of a frame of `peer`, if it has one, as [`IncomingPairs::open`] does.
+#[inline]
+pub(super) fn open<'a>(
+    (pairs, clocks, time): (&mut IncomingPairs, &Clocks, &mut RawTime),
+    segment: SegmentIndex,
+    peer: &Peer,
+    frame: &'a [u8],
+    now: u64,
+) -> Result<(&'a [u8], Option<Stamped>), DropReason> {
+    if !peer.takes_stamps {
+        return Ok((frame, None));
+    }
+    let there = || {
+        let now = time.now();
+        let estimate = clocks.estimate(peer.index, now)?;
+        Some((now.wrapping_add_signed(estimate.offset_ns), estimate.error_ns))
+    };
+    pairs.open(segment, peer.index, frame, now, there)
+}
+
+/// Notes where a frame in the store came from, its offloads and its stamp, and sets its congestion mark, if it gets one.
+#[inline]
+pub(super) fn enter(
+    reference: FrameRef,
+    (segment, peer): (SegmentIndex, PeerIndex),
+    (vnet, stamp): (VnetHdr, Option<Stamped>),
+    mark: Option<u8>,
+) {
+    let kept = reference.get_mut();
+    (kept.segment, kept.peer, kept.egress) = (segment, Some(peer), NOWHERE);
+    (kept.vnet, kept.stamp) = (vnet, stamp);
+    if let Some(mark) = mark {
+        let head = &mut kept.bytes[..usize::from(kept.head_len)];
+        if let Ok(headers) = parse(head, kept.len as usize) {
+            set_ecn(head, &headers, mark);
+        }
+    }
+}
+
 impl Reads for Tx {
     fn store(&mut self) -> &mut Store {
         &mut self.store
     }
 
-    /// Takes the next datagram, of messages that are received if there is none.
+    /// Takes the next datagram, of messages or completions that are looked for if there is none.
     fn read(&mut self) -> Read {
         let mut failed = false;
         loop {
@@ -253,7 +275,16 @@ impl Reads for Tx {
                 Some(Err(reason)) => return Read::Dropped(reason),
                 None => {}
             }
+            match self.take_by_rdma() {
+                Some(Ok(frame)) => return Read::Frame(frame, self.arrived),
+                Some(Err(reason)) => return Read::Dropped(reason),
+                None => {}
+            }
             let Some(queue) = self.readiness.turn() else { return Read::Empty };
+            if queue == self.sockets.len() {
+                self.look_at_rdma(queue);
+                continue;
+            }
             match self.batch.receive(&self.sockets[queue]) {
                 Ok(may_have_more) => {
                     self.batch.polled = self.readiness.arrival(queue, clock());

@@ -1,5 +1,6 @@
 //! Over loopback, with the kernel's own cutting and joining of datagrams.
 
+mod by_rdma;
 mod hostile;
 mod kernel;
 pub mod scene;
@@ -119,7 +120,7 @@ fn a_mark_of_the_network_reaches_the_frame() {
         let peer = a.rx.peers.get(*a.rx.peers.of_segment(SEGMENT.0).first().unwrap()).unwrap().address;
         let mut room = a.rx.lanes.destined(peer, &outer).unwrap();
         assert_eq!(
-            encapsulate::encapsulate(&sent.frame, SEGMENT.1, &mut room, None),
+            encapsulate::encapsulate(&sent.frame, &mut encapsulate::Vxlan::of(SEGMENT.1), &mut room, None),
             encapsulate::Encapsulated::All
         );
         a.rx.flush();

@@ -71,6 +71,16 @@ pub fn host(address: IpAddr, sending: usize, peers: Vec<Peer>) -> Host {
 
 /// The same, with so many sending sockets for single pairs of vNICs.
 pub fn host_with(address: IpAddr, sending: usize, pair_lanes: usize, peers: Vec<Peer>) -> Host {
+    host_of(address, (sending, pair_lanes), peers, None)
+}
+
+/// The same, with queue pairs.
+pub fn host_of(
+    address: IpAddr,
+    (sending, pair_lanes): (usize, usize),
+    peers: Vec<Peer>,
+    rdma: Option<rdma::Setup>,
+) -> Host {
     let receive = socket(address);
     let at = receive.local_addr().unwrap();
     let send = || (0..sending).map(|_| socket(address).into()).collect::<Vec<_>>();
@@ -89,6 +99,7 @@ pub fn host_with(address: IpAddr, sending: usize, pair_lanes: usize, peers: Vec<
         fdb: Arc::new(fdb),
         clocks: Arc::default(),
         train: 65_507,
+        rdma,
     };
     let (tx, rx) = halves(setup, PORT, 0, 0);
     Host { tx, rx, address: at, joined: 0 }
@@ -96,10 +107,15 @@ pub fn host_with(address: IpAddr, sending: usize, pair_lanes: usize, peers: Vec<
 
 /// Returns two links that are each other's peer.
 pub fn pair(v6: bool, sending: usize) -> (Host, Host) {
-    let [a, b]: [IpAddr; 2] =
+    let addresses =
         if v6 { ["::1", "::1"] } else { ["127.0.0.1", "127.0.0.2"] }.map(|text| text.parse().unwrap());
-    let mut a = host(a, sending, vec![]);
-    let b = host(b, sending, vec![peer(5, a.address)]);
+    pair_of(addresses, sending, [None, None])
+}
+
+/// The same, at these addresses, with queue pairs.
+pub fn pair_of([a, b]: [IpAddr; 2], sending: usize, [of_a, of_b]: [Option<rdma::Setup>; 2]) -> (Host, Host) {
+    let mut a = host_of(a, (sending, 0), vec![], of_a);
+    let b = host_of(b, (sending, 0), vec![peer(5, a.address)], of_b);
     let peers = Arc::new(Peers::new(vec![peer(6, b.address)], &[SEGMENT, OTHER]).unwrap());
     a.tx.set_peers(peers.clone());
     a.rx.set_peers(peers);
@@ -216,7 +232,7 @@ impl Host {
     /// Takes all that arrived: frames as they were on the wire, with the peer and the reasons of drops.
     pub fn receive(&mut self) -> (Vec<(u16, Vec<u8>)>, Vec<DropReason>) {
         let (mut frames, mut drops) = (vec![], vec![]);
-        self.tx.readiness.note_readable(0, 0, 0);
+        (0..2).for_each(|queue| self.tx.readiness.note_readable(queue, 0, 0));
         loop {
             match self.tx.take() {
                 Taken::New(pending, 1) => {

@@ -36,7 +36,7 @@ fn incoming(counts: &Arc<PairCounts>, foreign: &Arc<Counter>, keys: Keys) -> Inc
 }
 
 /// Lets a link send stamps to its peer, or take them from it.
-fn take_stamps(host: &mut Host) {
+pub(super) fn take_stamps(host: &mut Host) {
     let mut peer = host.rx.peers.get(*host.rx.peers.of_segment(SEGMENT.0).first().unwrap()).unwrap().clone();
     peer.takes_stamps = true;
     let peers = Arc::new(Peers::new(vec![peer], &[SEGMENT, OTHER]).unwrap());

@@ -1,0 +1,252 @@
+"""RDMA between two emulated hosts, beside perftest and VXLAN.
+
+```text
+ host 1 (QEMU)                                     host 2 (QEMU)
+ guest ring ─ switch ─ queue pair ─ rxe0 ══ link ══ rxe0 ─ queue pair ─ switch ─ guest ring    rdma
+ guest ring ─ switch ─ UDP socket ─ eth0 ══ link ══ eth0 ─ UDP socket ─ switch ─ guest ring    vxlan
+ ib_send_bw, ib_send_lat -c UD ─── rxe0 ══ link ══ rxe0 ─── the same                           perftest
+```
+
+Guests are synthetic front ends. Rounds take the contenders in turn, in the order of one round and then in the
+other one. perftest's size is that of the datagram: a frame and its header of 32 bytes. As root; half an hour.
+"""
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from harness.model import Context, Figure, OptionGroup, Result, Sample, Scene, Target
+from lab.guest import Guest
+from lab.guest_host import GuestHost
+from lab.roce import TwoRoceHosts, address
+
+HEADER = 32
+SEGMENT = 42
+KEY = "00112233445566778899aabbccddeeff"
+RDMA, VXLAN, PERFTEST = "rdma", "vxlan", "perftest"
+CONTENDERS = (PERFTEST, RDMA, VXLAN)
+MTU = 4036
+"""Of vNICs: a frame of 4,050 bytes, and 4,082 with the header; VXLAN's 4,100 fit into 4,200."""
+
+
+def mac(number: int, by: str) -> str:
+    """The MAC of the vNIC of host `number` that sends by RDMA or VXLAN."""
+    return f"52:54:00:0f:{CONTENDERS.index(by):02x}:{number:02x}"
+
+
+def contracts(number: int, folder: str) -> str:
+    """The contracts of host `number`: a vNIC for each way."""
+    other = 3 - number
+    text = (
+        f'[uplink.net0]\nlocal = "{address(number)}"\nrate = "10gbit"\nmtu = 4200\nrdma = "rxe0"\n'
+        f'[uplink.net0.peer.far]\naddress = "{address(other)}"\n'
+        f'[segment.{SEGMENT}]\nkey-file = "{folder}/key"\n'
+    )
+    for by in (RDMA, VXLAN):
+        transport = 'transport = "rdma"\n' if by == RDMA else ""
+        text += (
+            f'[vnic.{by}]\nattach = {{ vhost-user = "{folder}/{by}.sock" }}\nmac = "{mac(number, by)}"\n'
+            f"segment = {SEGMENT}\nmtu = {MTU}\n{transport}"
+        )
+    return text
+
+
+class Ends:
+    """Both hosts with Tidegate, and the programs that send and receive."""
+
+    def __init__(self, context: Context, hosts: list[Guest]) -> None:
+        self.context = context
+        self.hosts = hosts
+        self.bench = context.root / "target/release/tidegate-bench"
+        self.tidegate = [self._host(number) for number in (1, 2)]
+
+    def _host(self, number: int) -> GuestHost:
+        guest = self.hosts[number - 1]
+        guest.run("ulimit -l unlimited")
+        host = GuestHost(guest, "h", "--rdma rxe0")
+        guest.run(f"umask 077; echo {KEY} >{host.folder}/key")
+        text = contracts(number, host.folder)
+        guest.run(f"cat >{host.folder}/c.toml <<'EOF'\n{text}\nEOF")
+        host.run(f"apply -f {host.folder}/c.toml")
+        return host
+
+    def command(self, number: int, by: str, words: str) -> str:
+        """A command of tidegate-bench at one end."""
+        folder = self.tidegate[number - 1].folder
+        other = mac(3 - number, by)
+        return f"{self.bench} --json --contracts {folder}/c.toml between {words} --vnic {by} --to {other}"
+
+    def settle(self) -> None:
+        """Wait until RDMA is the way from each host to the other."""
+        for number, host in enumerate(self.tidegate, 1):
+            far = mac(3 - number, RDMA)
+            self.begin(3 - number, self.command(3 - number, RDMA, "answer"))
+
+            def by_rdma(host: GuestHost = host, far: str = far) -> bool:
+                ways = host.vnic(RDMA).get("rdma", {}).get("ways", [])
+                return any(way["mac"] == far for way in ways)
+
+            host.wait("a way by RDMA", by_rdma)
+            self.end(3 - number)
+
+    def begin(self, number: int, command: str) -> None:
+        """Start a program at one end, which goes on."""
+        self.hosts[number - 1].run(
+            f"({command} >/tmp/far.log 2>&1 </dev/null & echo $! >/tmp/far.pid); sleep 0.5"
+        )
+
+    def end(self, number: int) -> str:
+        """Wait for it, or end it; what it printed."""
+        return self.hosts[number - 1].run("kill $(cat /tmp/far.pid) 2>/dev/null; sleep 0.2; cat /tmp/far.log")
+
+    def busy(self) -> float:
+        """Seconds that the CPUs of both hosts were busy so far."""
+        total = 0.0
+        for guest in self.hosts:
+            words = guest.run("head -1 /proc/stat").split()[1:9]
+            user, nice, system, _, _, irq, softirq, _ = map(int, words)
+            total += (user + nice + system + irq + softirq) / 100
+        return total
+
+
+def number(pattern: str, text: str) -> float:
+    """The first group, as a number."""
+    found = re.search(pattern, text, re.MULTILINE)
+    if found is None:
+        raise RuntimeError(f"no {pattern} in:\n{text}")
+    return float(found.group(1))
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Datagrams a second that arrive, and CPU time of both hosts for each (us)."""
+
+    per_second: float
+    cpu_us: float
+
+
+def rate(ends: Ends, by: str, frame: int, seconds: int) -> Rate:
+    """One way, as fast as it goes."""
+    one = ends.hosts[0]
+    if by == PERFTEST:
+        words = f"ib_send_bw -c UD -d rxe0 -x 1 -s {frame + HEADER} -D {seconds} -f 1"
+        ends.begin(2, words)
+        before = ends.busy()
+        one.run(f"{words} {address(2)}", timeout=seconds + 60)
+        busy = ends.busy() - before
+        # The receiver's: the sender counts what it has sent.
+        printed = ends.hosts[1].run("sleep 1; cat /tmp/far.log")
+        got = number(r"^ *\d+ +\d+ +[\d.]+ +[\d.]+ +([\d.]+)", printed) * 1e6
+        return Rate(got, busy / (got * seconds) * 1e6)
+    ends.begin(2, ends.command(2, by, f"receive --frame {frame} --seconds {seconds} --windows 1"))
+    before = ends.busy()
+    one.run(
+        ends.command(1, by, f"send --frame {frame} --seconds {seconds} --windows 2"), timeout=seconds * 3 + 60
+    )
+    busy = ends.busy() - before
+    printed = ends.hosts[1].run("cat /tmp/far.log")
+    window = json.loads(printed)["windows"][0]
+    got = window["received"] / window["seconds"]
+    return Rate(got, busy / (3 * seconds) / got * 1e6)
+
+
+def round_trip(ends: Ends, by: str, frame: int, count: int) -> float:
+    """The median round trip, us."""
+    one = ends.hosts[0]
+    if by == PERFTEST:
+        words = f"ib_send_lat -c UD -d rxe0 -x 1 -s {frame + HEADER} -n {count}"
+        ends.begin(2, words)
+        printed = one.run(f"{words} {address(2)}", timeout=count // 10 + 60)
+        # Half of a round trip: t_typical, the fifth column.
+        return 2 * number(r"^ *\d+ +\d+ +[\d.]+ +[\d.]+ +([\d.]+)", printed)
+    ends.begin(2, ends.command(2, by, f"answer --frame {frame}"))
+    printed = one.run(ends.command(1, by, f"ask --frame {frame} --count {count}"), timeout=count // 10 + 60)
+    ends.end(2)
+    trips: list[int] = json.loads(printed)["trips"]
+    return statistics.median(trips) / 1e3
+
+
+def add_options(group: OptionGroup) -> None:
+    """Declare this scene's options."""
+    group.add_argument("--frames", default="480,992,4050", metavar="N,N,...", help="bytes; 480,992,4050")
+    group.add_argument("--turns", type=int, default=10, metavar="N", help="of each contender; 10")
+    group.add_argument("--seconds", type=int, default=3, metavar="N", help="of a window; 3")
+    group.add_argument("--trips", type=int, default=300, metavar="N", help="round trips of a window; 300")
+    group.add_argument("--host-cpus", type=int, default=1, metavar="N", help="CPUs of each emulated host; 1")
+
+
+def run(context: Context) -> Result:
+    """All windows on one pair of emulated hosts."""
+    options = context.options
+    sizes = [int(size) for size in options.frames.split(",")]
+    turns = context.rounds(options.turns)
+    rates: dict[tuple[int, str], list[Rate]] = {}
+    trips: dict[tuple[int, str], list[float]] = {}
+    with TwoRoceHosts(context.folder, cpus=options.host_cpus) as two:
+        ends = Ends(context, two.hosts)
+        ends.settle()
+        for turn in range(turns):
+            order = CONTENDERS if turn % 2 == 0 else CONTENDERS[::-1]
+            for frame in sizes:
+                for by in order:
+                    got = rate(ends, by, frame, options.seconds)
+                    rates.setdefault((frame, by), []).append(got)
+                    trip = round_trip(ends, by, frame, options.trips)
+                    trips.setdefault((frame, by), []).append(trip)
+                    context.say(
+                        f"{turn + 1}/{turns}, {frame} B, {by}: {got.per_second:,.0f}/s, "
+                        f"{got.cpu_us:.0f} us of CPU each, round trip {trip:,.0f} us"
+                    )
+    return report(sizes, rates, trips)
+
+
+def report(
+    sizes: Iterable[int], rates: dict[tuple[int, str], list[Rate]], trips: dict[tuple[int, str], list[float]]
+) -> Result:
+    """Figures, and targets from neighbouring windows."""
+    result = Result()
+
+    def add(name: str, by: str, unit: str, values: Iterable[float]) -> None:
+        result.figures.append(Figure(name, by, unit, tuple(map(Sample, values))))
+
+    def aim(
+        measure: str, asked: str, limit: float, pairs: Iterable[tuple[float, float]], *, more: bool
+    ) -> None:
+        ratios = tuple(Sample(ours / theirs) for ours, theirs in pairs)
+        result.targets.append(Target(measure, asked, "x", limit, "more" if more else "less", ratios))
+
+    for frame in sizes:
+        for by in CONTENDERS:
+            add(f"{frame} B: arrived [1/s]", by, "1/s", (one.per_second for one in rates[frame, by]))
+            add(f"{frame} B: CPU time of both hosts", by, "us", (one.cpu_us for one in rates[frame, by]))
+            add(f"{frame} B: round trip", by, "us", trips[frame, by])
+
+        def beside(
+            of: Callable[[Rate], float], other: str, frame: int = frame
+        ) -> Iterable[tuple[float, float]]:
+            return zip(map(of, rates[frame, RDMA]), map(of, rates[frame, other]), strict=True)
+
+        for other, asked, limit in ((PERFTEST, "at least 0.8x", 0.8), (VXLAN, "beside it", 0.0)):
+            measure = f"{frame} B: messages a second, rdma / {other}"
+            aim(measure, asked, limit, beside(lambda one: one.per_second, other), more=True)
+        for other, asked, limit in ((PERFTEST, "at most 1.3x", 1.3), (VXLAN, "beside it", 1e9)):
+            pairs = zip(trips[frame, RDMA], trips[frame, other], strict=True)
+            aim(f"{frame} B: round trip, rdma / {other}", asked, limit, pairs, more=False)
+    return result
+
+
+SCENE = Scene(
+    name="rdma",
+    title="RDMA between hosts, emulated",
+    about=(
+        "Two QEMU guests as hosts, with soft-RoCE on one link of MTU 4200: synthetic guests by RDMA and by "
+        "VXLAN, beside perftest's `ib_send_bw` and `ib_send_lat` with unreliable datagrams, in turns. Emulated "
+        "CPUs are many times slower than real ones: ratios count, and the original's rates cannot be shown here."
+    ),
+    order=958,
+    run=run,
+    default=False,
+    add_options=add_options,
+)

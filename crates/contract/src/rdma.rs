@@ -1,0 +1,57 @@
+//! Frames as datagrams of RDMA: what fits into one. Pure.
+//!
+//! ```text
+//!  │ header │ Ethernet, VLAN tag │ packet │ stamp │   at most the MTU of the device's port
+//!     32          14, 4            mtu      32
+//! ```
+
+use crate::Vnic;
+use crate::frame::{ETHERNET, STAMP, VLAN_TAG};
+
+/// Bytes before the frame in each datagram.
+pub const HEADER: u64 = 32;
+/// Largest MTU of a port (bytes): IBV_MTU_4096.
+pub const LARGEST_MTU: u16 = 4096;
+
+/// Returns the bytes of a datagram besides the vNIC's IP packet.
+pub fn around_packet(vnic: &Vnic) -> u64 {
+    let tag = if vnic.allowed.vlans.is_empty() { 0 } else { VLAN_TAG };
+    let stamp = if vnic.is_realtime() { STAMP } else { 0 };
+    HEADER + ETHERNET + tag + stamp
+}
+
+/// Returns the largest `mtu` that a vNIC may have, by a port whose MTU is `port` bytes.
+pub fn guest_mtu(vnic: &Vnic, port: u32) -> u16 {
+    u64::from(port).saturating_sub(around_packet(vnic)).try_into().unwrap_or(u16::MAX)
+}
+
+/// Returns why the frames of a vNIC do not fit into datagrams of a port whose MTU is `port` bytes, and what would;
+/// `None` if they do.
+pub fn why_too_long(vnic: &Vnic, port: u32) -> Option<String> {
+    let fits = guest_mtu(vnic, port);
+    (vnic.mtu > fits).then(|| {
+        format!(
+            "mtu = {} does not fit: a datagram of the RDMA device has at most {port} bytes, {} of them around the guest's packet; \
+             write mtu = {fits} here and set it in the guest",
+            vnic.mtu,
+            around_packet(vnic)
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn what_fits_into_a_datagram() {
+        let mut vnic = testing::vnic("a");
+        assert_eq!((guest_mtu(&vnic, 1024), guest_mtu(&vnic, 4096), guest_mtu(&vnic, 40)), (978, 4050, 0));
+        vnic.mtu = 978;
+        assert_eq!(why_too_long(&vnic, 1024), None);
+        vnic.allowed.vlans = vec![7];
+        let why = why_too_long(&vnic, 1024).expect("4 bytes too many");
+        assert!(why.contains("1024 bytes, 50 of them") && why.contains("write mtu = 974"), "{why}");
+    }
+}

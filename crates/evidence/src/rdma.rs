@@ -1,0 +1,117 @@
+//! RDMA: devices of the switch, queue pairs of vNICs here, and those of vNICs of other hosts.
+
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+use tidegate_contract::{Mac, Segment};
+
+/// A device that the switch was told to use (`--rdma`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RdmaDevice {
+    /// Its name.
+    pub name: String,
+    /// Why it is of no use; absent if it is open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Whether its port carries datagrams.
+    pub is_active: bool,
+    /// Most bytes of a datagram.
+    pub mtu: u32,
+    /// `ethernet` (RoCE), `infiniband`, or `other N`.
+    pub link: String,
+    /// Addresses of its RoCE v2 GIDs.
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
+    pub addresses: Vec<IpAddr>,
+}
+
+/// RDMA at one uplink.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RdmaStatus {
+    /// The device.
+    pub device: String,
+    /// Why no frame leaves by RDMA; absent if frames may.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Most bytes of a datagram.
+    pub mtu: u32,
+    /// vNICs of this host with `transport = "rdma"`.
+    pub pairs: Vec<QueuePairStatus>,
+    /// vNICs of other hosts that announced a queue pair. Frames of a vNIC here with a queue pair leave for those of its
+    /// segment by RDMA, and for others as the uplink sends all.
+    pub members: Vec<MemberStatus>,
+    /// Counters since the link was made.
+    pub counts: RdmaCounts,
+}
+
+/// The queue pair of a vNIC of this host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct QueuePairStatus {
+    /// The vNIC.
+    pub vnic: String,
+    /// Number of its queue pair; absent while it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_pair: Option<u32>,
+    /// Why it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Queue pairs of it that failed, and were replaced.
+    pub failures: u64,
+}
+
+/// A vNIC of another host that takes datagrams.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct MemberStatus {
+    /// Its name, if a contract declares it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<String>,
+    /// Its segment.
+    #[cfg_attr(feature = "schema", schema(value_type = u32))]
+    pub segment: Segment,
+    /// Its address.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub mac: Mac,
+    /// Its host.
+    pub peer: String,
+    /// Number of its queue pair.
+    pub queue_pair: u32,
+    /// Longest frame that it takes (bytes); longer ones go as the uplink sends all.
+    pub longest: u32,
+    /// Why its frames go as the uplink sends all; absent if they go by RDMA.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Counters of an uplink's RDMA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RdmaCounts {
+    /// Datagrams given to the device.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Datagrams of members.
+    pub received: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Writes to the device for sends.
+    pub doorbells: u64,
+    /// Sends that completed with an error.
+    pub failed: u64,
+    /// Datagrams of queue pairs that no member announced; dropped.
+    pub unknown_member: u64,
+    /// Datagrams of a member with a frame of another source, or of another segment; dropped.
+    pub spoofed: u64,
+    /// Datagrams without a valid header; dropped.
+    pub malformed: u64,
+    /// Datagrams of members that never arrived, by gaps in their sequence.
+    pub lost: u64,
+    /// Times that a frame waited for a send buffer.
+    pub no_buffers: u64,
+}

@@ -1,0 +1,64 @@
+//! Counters of one link's RDMA lane. Its worker writes them, other threads read them.
+
+use crate::stats::layout::Counter;
+use tidegate_evidence::DropReason;
+use tidegate_uplink::rdma::Step;
+
+/// Counts since the lane was made.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Datagrams that the device took.
+    pub sent: Counter,
+    /// Bytes of their frames.
+    pub sent_bytes: Counter,
+    /// Datagrams that the device did not take, or could not send.
+    pub unsent: Counter,
+    /// Datagrams of members.
+    pub received: Counter,
+    /// Bytes of their frames.
+    pub received_bytes: Counter,
+    /// Bytes of frames, headers and stamps that were copied into send buffers.
+    pub copied_out: Counter,
+    /// Bytes of frames that were copied out of receive buffers.
+    pub copied_in: Counter,
+    /// Datagrams from no member, or to a vNIC outside of its segment.
+    pub unknown_member: Counter,
+    /// Datagrams of a member whose frames have another source address.
+    pub spoofed: Counter,
+    /// Datagrams without a valid header, and completions that name what is not there.
+    pub malformed: Counter,
+    /// Datagrams that did not arrive, by the numbers of those that did.
+    pub gaps: Counter,
+    /// Times that a frame found no send buffer.
+    pub no_buffers: Counter,
+    /// Queue pairs that failed.
+    pub failed_pairs: Counter,
+    /// Sends under way by [tables](super::Tables) that were replaced: a level.
+    pub replaced: Counter,
+    /// 1 if a completion queue is of no use any more: the link has to be made anew.
+    pub broken: Counter,
+}
+
+impl Counters {
+    /// Counts a frame of a member, of `len` bytes, whose number came as `step` tells.
+    #[inline]
+    pub(super) fn arrive(&self, len: usize, step: Step) {
+        self.received.add(1);
+        self.received_bytes.add(len as u64);
+        match step {
+            Step::Ahead { missing: 0 } | Step::Again | Step::Anew => {}
+            Step::Ahead { missing } => self.gaps.add(missing.into()),
+            Step::Late => self.gaps.set(self.gaps.get().saturating_sub(1)),
+        }
+    }
+
+    /// Counts a datagram that is refused.
+    #[cold]
+    pub(super) fn refuse(&self, reason: DropReason) {
+        match reason {
+            DropReason::UnknownPeer => self.unknown_member.add(1),
+            DropReason::SourceMac => self.spoofed.add(1),
+            _ => self.malformed.add(1),
+        }
+    }
+}

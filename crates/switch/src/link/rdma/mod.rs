@@ -1,0 +1,48 @@
+//! RDMA as a lane of the link to other hosts: a frame is one unreliable datagram between two vNICs' queue pairs.
+//!
+//! ```text
+//!  frame ─ Tables: of a local pair, to a member ─▶ Outgoing: send buffer ─ flush ─▶ one write per queue pair ─▶ device
+//!                                                     ▲ free ◀────── completions of sends ◀───────────────────────┘
+//!
+//!  device ─ completions of receives ─▶ Incoming: GRH, sender: a member? ─▶ header, frame ─▶ copied by the link, posted anew
+//! ```
+//!
+//! Members come from authenticated notices alone, never from data. What the device and the wire say is checked
+//! before use. Nothing here allocates, locks or waits, but [`setup`], [`pair`] and [`retire`], which are no work for
+//! workers.
+//!
+//! - [`setup`]: what a link's lane is made of
+//! - [`pair`]: the queue pair of a vNIC of this host
+//! - [`members`]: which queue pairs there are, here and at other hosts
+//! - [`outgoing`]: the sending half; [`pool`]: its buffers
+//! - [`waiting`]: datagrams that are not yet posted
+//! - [`incoming`]: the receiving half; [`grh`]: where a datagram came from
+//! - [`numbers`]: what both remember of pairs of queue pairs
+//! - [`memory`]: bytes of registered memory
+//! - [`retire`]: the end of replaced tables
+//! - [`counters`]: what went, came, and was refused
+
+pub mod counters;
+pub mod grh;
+pub mod incoming;
+pub mod members;
+pub mod memory;
+pub mod numbers;
+pub mod outgoing;
+pub mod pair;
+pub mod pool;
+pub mod retire;
+pub mod setup;
+#[cfg(test)]
+pub(in crate::link) mod testing;
+#[cfg(test)]
+mod tests;
+pub mod waiting;
+
+pub use counters::Counters;
+pub use incoming::Incoming;
+pub use members::{MemberEntry, Tables};
+pub use outgoing::Outgoing;
+pub use pair::LocalPair;
+pub use retire::retire;
+pub use setup::{Setup, longest_frame};

@@ -1,0 +1,194 @@
+//! The queue pair of a vNIC of this host, and its receive buffers.
+//!
+//! ```text
+//!  Region │ buffer │ buffer │ ... │      each: GRH, datagram
+//!            posted ─▶ device ─▶ completion: buffer, bytes ─▶ read ─▶ posted anew
+//! ```
+//!
+//! One worker reads and posts; the control plane makes it, changes its Q_Key, and destroys it by its drop.
+
+use super::counters::Counters;
+use super::memory::Buffers;
+use super::setup::{PAIRS, Place, RECEIVES, SENDS, Setup};
+use crate::fdb::{PortIndex, SegmentIndex};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tidegate_contract::Mac;
+use tidegate_evidence::DropReason;
+use tidegate_verbs::{Depths, Error, GRH, QueuePair, Receive, Region, Send};
+
+/// Most buffers that are posted at once.
+pub const TOGETHER: usize = 16;
+
+/// A queue pair. Its drop destroys it, which is no work for a worker.
+#[derive(Debug)]
+pub struct LocalPair {
+    /// The vNIC's port.
+    pub port: PortIndex,
+    /// Its segment.
+    pub segment: SegmentIndex,
+    /// Its address: frames from others do not leave by it, since they would be refused.
+    pub mac: Mac,
+    queue_pair: QueuePair,
+    buffers: Buffers,
+    /// A bit for each: the device has it. Written by its worker alone, after it was made.
+    posted: [AtomicU64; RECEIVES as usize / 64],
+    failed: AtomicBool,
+    /// Begins the ids of its receives: a completion of an earlier queue pair with this number is none of this one.
+    tag: u64,
+    _place: Place,
+}
+
+impl Setup {
+    /// Makes the queue pair of a vNIC with that address, and with receive buffers (1 MiB at the largest MTU): datagrams
+    /// with `q_key` arrive from now on.
+    ///
+    /// # Errors
+    /// There are [as many as can be](PAIRS), or the device has no more.
+    pub fn pair(
+        &self,
+        port: PortIndex,
+        (segment, mac): (SegmentIndex, Mac),
+        q_key: u32,
+    ) -> Result<Arc<LocalPair>, Error> {
+        let Some(place) = self.place() else {
+            let what = format!("{PAIRS} vNICs of {} have queue pairs: no more can", self.device.name());
+            return Err(Error::Call { call: "queue pair", error: std::io::Error::other(what) });
+        };
+        LocalPair::new(self, port, (segment, mac), q_key, place).map(Arc::new)
+    }
+}
+
+impl LocalPair {
+    /// Makes one with all its buffers posted.
+    fn new(
+        setup: &Setup,
+        port: PortIndex,
+        (segment, mac): (SegmentIndex, Mac),
+        q_key: u32,
+        place: Place,
+    ) -> Result<Self, Error> {
+        // Each buffer begins at a line of the cache.
+        let size = (GRH + setup.mtu as usize).next_multiple_of(64);
+        let buffers = Region::new(&setup.device, RECEIVES as usize * size)?;
+        let depths = Depths { send: SENDS, receive: RECEIVES };
+        let queue_pair = QueuePair::new(&setup.device, &setup.sends, &setup.receives, depths, q_key)?;
+        let pair = Self {
+            port,
+            segment,
+            mac,
+            queue_pair,
+            buffers: Buffers::new(buffers, size),
+            posted: Default::default(),
+            failed: AtomicBool::new(false),
+            tag: place.tag() << u16::BITS,
+            _place: place,
+        };
+        let all: Vec<u16> = (0..RECEIVES as u16).collect();
+        all.chunks(TOGETHER).try_for_each(|some| pair.post(some))?;
+        Ok(pair)
+    }
+
+    /// Returns its number: 24 bits.
+    pub fn number(&self) -> u32 {
+        self.queue_pair.number()
+    }
+
+    /// Changes the key of datagrams that it receives.
+    ///
+    /// # Errors
+    /// It has failed.
+    pub fn set_q_key(&self, q_key: u32) -> Result<(), Error> {
+        self.queue_pair.set_q_key(q_key)
+    }
+
+    /// Brings it into the error state: what is posted comes back.
+    ///
+    /// # Errors
+    /// The device is gone.
+    pub fn fail(&self) -> Result<(), Error> {
+        self.queue_pair.fail()
+    }
+
+    /// Whether it failed: its vNIC's frames leave by VXLAN, and nothing arrives by it, until the control plane has
+    /// replaced it.
+    #[inline]
+    pub fn is_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it failed.
+    #[cold]
+    pub(super) fn note_failed(&self, counters: &Counters) {
+        if !self.failed.swap(true, Ordering::Relaxed) {
+            counters.failed_pairs.add(1);
+        }
+    }
+
+    /// Posts datagrams, by one write to the device.
+    ///
+    /// # Safety
+    /// As for [`QueuePair::post_send`].
+    ///
+    /// # Errors
+    /// The same.
+    #[inline]
+    pub(super) unsafe fn post_sends(&self, sends: &[Send<'_>]) -> Result<(), (usize, Error)> {
+        // SAFETY: the caller's.
+        unsafe { self.queue_pair.post_send(sends) }
+    }
+
+    /// Takes the receive buffer of a completion from the device; `None` if the device did not have it.
+    #[inline]
+    pub(super) fn take_buffer(&self, id: u64) -> Option<u16> {
+        let at = u16::try_from(id.checked_sub(self.tag)?).ok()?;
+        let (word, bit) = self.posted_bit(at)?;
+        let before = word.load(Ordering::Relaxed);
+        word.store(before & !bit, Ordering::Relaxed);
+        (before & bit != 0).then_some(at)
+    }
+
+    /// Returns the bytes of a buffer that was taken, `bytes` with the GRH.
+    ///
+    /// # Errors
+    /// It has fewer.
+    #[inline]
+    pub(super) fn bytes(&self, at: u16, bytes: u32) -> Result<&[u8], DropReason> {
+        let is_taken = self.posted_bit(at).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit == 0);
+        debug_assert!(is_taken, "taken from the device");
+        // SAFETY: the device does not have it. The worker, which alone posts buffers, reads this one before that.
+        let bytes = unsafe { self.buffers.bytes(at, bytes as usize) };
+        bytes.filter(|_| is_taken).ok_or(DropReason::Malformed)
+    }
+
+    /// Posts receive buffers that the device does not have, by one write to it.
+    ///
+    /// # Errors
+    /// The queue pair is in the error state, or the device is gone.
+    pub(super) fn post(&self, buffers: &[u16]) -> Result<(), Error> {
+        let mut receives = SmallVec::<[Receive<'_>; TOGETHER]>::new();
+        for at in buffers.iter().take(TOGETHER) {
+            let Some((word, bit)) = self.posted_bit(*at) else { continue };
+            let before = word.load(Ordering::Relaxed);
+            word.store(before | bit, Ordering::Relaxed);
+            if before & bit == 0 {
+                receives.push(Receive {
+                    id: self.tag | u64::from(*at),
+                    region: self.buffers.region(),
+                    from: self.buffers.place(*at),
+                    len: self.buffers.size() as u32,
+                });
+            }
+        }
+        // SAFETY: nothing reads or writes a buffer that is noted as posted, and the region lives as long as the queue pair.
+        unsafe { self.queue_pair.post_receive(&receives) }.map_err(|(_, error)| error)
+    }
+
+    /// Returns the note of a buffer.
+    #[inline]
+    fn posted_bit(&self, at: u16) -> Option<(&AtomicU64, u64)> {
+        let word = self.posted.get(usize::from(at) / 64)?;
+        Some((word, 1 << (at % 64)))
+    }
+}

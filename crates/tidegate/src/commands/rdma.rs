@@ -1,0 +1,109 @@
+//! RDMA of a vNIC and of an uplink, as text.
+
+use crate::format::count;
+use crate::table::{Align, Table};
+use std::fmt::Write;
+use tidegate_agent::views::VnicRdma;
+use tidegate_evidence::RdmaStatus;
+use tidegate_visible::visible;
+
+/// Returns which way the frames of a vNIC go to vNICs of other hosts.
+pub fn of_vnic(rdma: &VnicRdma) -> String {
+    let mut out = String::from("\nRDMA\n");
+    for pair in &rdma.pairs {
+        let state = match (&pair.error, pair.number) {
+            (Some(error), _) => visible(error).to_string(),
+            (None, Some(number)) => format!("queue pair {number}"),
+            (None, None) => "no queue pair yet".into(),
+        };
+        let failures =
+            if pair.failures > 0 { format!(", {} replaced", count(pair.failures)) } else { String::new() };
+        let _ = writeln!(out, "  {} at {}: {state}{failures}", pair.device, pair.uplink);
+    }
+    if rdma.pairs.is_empty() {
+        out += "  the switch has no device for it: frames go as VXLAN\n";
+    }
+    if rdma.ways.is_empty() {
+        return out + "  no vNIC of another host is known in its segment\n";
+    }
+    let mut table =
+        Table::new(&[("to", Align::Left), ("MAC", Align::Left), ("host", Align::Left), ("by", Align::Left)]);
+    for way in &rdma.ways {
+        let by = match &way.vxlan_because {
+            None => "RDMA".into(),
+            Some(why) => format!("VXLAN: {}", visible(why)),
+        };
+        table.row([
+            way.remote.clone().unwrap_or_else(|| "-".into()),
+            way.mac.to_string(),
+            way.peer.clone(),
+            by,
+        ]);
+    }
+    out + &table.render()
+}
+
+/// Returns the queue pairs, members and counters of an uplink.
+pub fn of_uplink(status: &RdmaStatus) -> String {
+    let mut out = format!("\nRDMA by {}, datagrams of {} bytes\n", status.device, status.mtu);
+    if let Some(error) = &status.error {
+        let _ = writeln!(out, "  no frame leaves by it: {}", visible(error));
+    }
+    let counts = &status.counts;
+    for (what, number) in [
+        ("sent", counts.sent),
+        ("received", counts.received),
+        ("lost on the way here", counts.lost),
+        ("sends that failed", counts.failed),
+        ("of no member", counts.unknown_member),
+        ("with another source", counts.spoofed),
+        ("malformed", counts.malformed),
+        ("waited for a buffer", counts.no_buffers),
+    ] {
+        if number > 0 || what.len() < 9 {
+            let _ = writeln!(out, "  {what:<20}  {}", count(number));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_agent::views::{RdmaWay, VnicQueuePair};
+    use tidegate_evidence::RdmaCounts;
+
+    #[test]
+    fn each_way_has_its_reason() {
+        let way = |last, why: Option<&str>| RdmaWay {
+            remote: None,
+            mac: tidegate_contract::Mac([2, 0, 0, 0, 0, last]),
+            peer: "host2".into(),
+            vxlan_because: why.map(Into::into),
+        };
+        let pair = VnicQueuePair {
+            uplink: "net0".into(),
+            device: "rxe0".into(),
+            number: Some(17),
+            failures: 2,
+            ..VnicQueuePair::default()
+        };
+        let rdma = VnicRdma { pairs: vec![pair], ways: vec![way(1, None), way(2, Some("no route"))] };
+        let text = of_vnic(&rdma);
+        assert!(text.contains("rxe0 at net0: queue pair 17, 2 replaced"), "{text}");
+        assert!(text.contains("host2  RDMA") && text.contains("host2  VXLAN: no route"), "{text}");
+        assert!(of_vnic(&VnicRdma::default()).contains("no device for it"));
+    }
+
+    #[test]
+    fn counters_that_are_zero_are_left_out() {
+        let counts = RdmaCounts { sent: 7, lost: 3, ..RdmaCounts::default() };
+        let status = RdmaStatus { device: "rxe0".into(), mtu: 4096, counts, ..RdmaStatus::default() };
+        let text = of_uplink(&status);
+        assert!(
+            text.contains("datagrams of 4096 bytes") && text.contains("lost on the way here  3"),
+            "{text}"
+        );
+        assert!(text.contains("received") && !text.contains("malformed"), "{text}");
+    }
+}
