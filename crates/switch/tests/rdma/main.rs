@@ -1,0 +1,3 @@
+//! RDMA over a fabric in memory.
+
+mod lane;
