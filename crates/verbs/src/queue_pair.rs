@@ -58,7 +58,8 @@ pub struct Receive<'a> {
     pub region: &'a Region,
     /// First byte in it.
     pub from: usize,
-    /// Bytes.
+    /// Bytes: as many as a datagram may have, also one of a hostile sender, and the GRH. One that is longer costs the
+    /// queue pair: it goes into the error state.
     pub len: u32,
 }
 

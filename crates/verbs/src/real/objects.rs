@@ -28,6 +28,9 @@ use std::sync::Arc;
 /// The one port that is used: devices count from 1.
 pub(super) const PORT: u8 = 1;
 
+/// What opens a device, and which file it needs.
+const OPEN: &str = "ibv_open_device (it has to read and write /dev/infiniband/uverbs*)";
+
 /// An object of the library.
 struct Raw<T>(NonNull<T>);
 
@@ -158,7 +161,7 @@ impl Opened {
     /// Opens a device of [`find_device`].
     fn new(functions: &Arc<Functions>, device: *mut Opaque) -> Result<Self, Error> {
         // SAFETY: the caller has the device from the list, which is still there.
-        let context = made("ibv_open_device", unsafe { (functions.open_device)(device) })?;
+        let context = made(OPEN, unsafe { (functions.open_device)(device) })?;
         let opened = Self { functions: functions.clone(), context };
         // SAFETY: the context is open.
         let events = descriptor(unsafe { (*opened.context.as_ptr()).async_fd });

@@ -3,10 +3,11 @@
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tidegate_verbs::conformance::{End, check_all as conform};
 use tidegate_verbs::{
-    Address, Completion, CompletionQueue, Depths, Device, Error, LARGEST_Q_KEY, Library, QueuePair, Receive,
-    Region, Send, Status,
+    Address, Completion, CompletionQueue, Depths, Device, Error, GRH, LARGEST_Q_KEY, Library, QueuePair,
+    Receive, Region, Send, Status,
 };
 
 const KEY: u32 = 7;
@@ -49,6 +50,7 @@ pub fn check_all(library: &Arc<Library>, a: &End, b: &End) {
     keys(a, b);
     full_queues(a);
     addresses(a);
+    short_buffers(a, b);
     locked_memory(&a.device);
     conform(a, b);
 }
@@ -144,15 +146,9 @@ fn full_queues(a: &End) {
     assert!(error.to_string().starts_with("ibv_post_recv: "), "{error}");
     // What was taken is flushed, and no more.
     parts.pair.fail().unwrap();
-    let (mut flushed, mut done) = (0, [Completion::default(); 64]);
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while flushed < taken {
-        let found = parts.receives.poll(&mut done).unwrap();
-        assert!(done[..found].iter().all(|done| (done.id, done.status) == (2, Status::Flushed)));
-        flushed += found;
-        assert!(std::time::Instant::now() < end, "{flushed} of {taken}");
-    }
-    assert_eq!(parts.receives.poll(&mut done).unwrap(), 0);
+    let done = completions(&parts.receives, taken);
+    assert!(done.iter().all(|done| (done.id, done.status) == (2, Status::Flushed)));
+    assert_eq!(parts.receives.poll(&mut [Completion::default()]).unwrap(), 0);
 }
 
 fn addresses(a: &End) {
@@ -162,6 +158,45 @@ fn addresses(a: &End) {
         let error = Address::new(&a.device, from, to, 0).unwrap_err().to_string();
         assert!(error.starts_with("ibv_create_ah: "), "{error}");
     }
+}
+
+/// A datagram longer than its buffer costs the receiver its queue pair; one longer than the MTU never leaves.
+fn short_buffers(a: &End, b: &End) {
+    let (from, to, next) = (Parts::new(&a.device), Parts::new(&b.device), Parts::new(&b.device));
+    let address = Address::new(&a.device, a.gid, b.address, 0).unwrap();
+    let long = Region::new(&a.device, 16384).unwrap();
+    let send = |send: Send<'_>| {
+        // SAFETY: the bytes are never written.
+        unsafe { from.pair.post_send(&[send]) }.unwrap();
+        completions(&from.sends, 1);
+    };
+    // SAFETY: the bytes are never read.
+    unsafe {
+        to.pair.post_receive(&[Receive { len: 64, ..to.receive() }, to.receive()]).unwrap();
+        next.pair.post_receive(&[next.receive()]).unwrap();
+    }
+    send(Send { queue_pair: to.pair.number(), ..from.send(&address) });
+    let done = completions(&to.receives, 2);
+    assert!(matches!(done[0].status, Status::Failed(_)), "{done:?}");
+    assert_eq!(done[1].status, Status::Flushed, "the queue pair is in the error state");
+
+    let queue_pair = next.pair.number();
+    send(Send { region: &long, len: 5000, queue_pair, ..from.send(&address) });
+    send(Send { queue_pair, ..from.send(&address) });
+    let done = completions(&next.receives, 1);
+    assert_eq!((done[0].status, done[0].bytes), (Status::Success, 64 + GRH as u32), "the short one");
+}
+
+/// Waits for so many completions.
+fn completions(queue: &CompletionQueue, count: usize) -> Vec<Completion> {
+    let (mut all, end) = (vec![], Instant::now() + Duration::from_secs(20));
+    while all.len() < count {
+        let mut some = [Completion::default(); 64];
+        let found = queue.poll(&mut some).unwrap();
+        all.extend_from_slice(&some[..found]);
+        assert!(Instant::now() < end, "{} of {count} completions", all.len());
+    }
+    all
 }
 
 fn locked_memory(device: &Arc<Device>) {
