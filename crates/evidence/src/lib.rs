@@ -66,7 +66,10 @@ pub use on_wire::OnWire;
 pub use own_cpus::OwnCpus;
 pub use pair::{LateCounts, PairStatus};
 pub use peer::{FAR_MISSES, FarMiss, PeerClock, PeerCounts, PeerStatus, RoundTrip};
-pub use rdma::{MemberStatus, QueuePairStatus, RdmaCounts, RdmaDevice, RdmaStatus};
+pub use rdma::{
+    MemberStatus, QueuePairStatus, RDMA_ADDRESSES, RDMA_DEVICES, RDMA_MEMBERS, RdmaCounts, RdmaDevice,
+    RdmaStatus,
+};
 pub use reason::{CulpritKind, DropReason, MissCause, NoticeRefusal};
 pub use shared::SharedStatus;
 pub use socket::SocketCounts;

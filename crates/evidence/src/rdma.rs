@@ -4,6 +4,15 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use tidegate_contract::{Mac, Segment};
 
+/// Most devices of a switch.
+pub const RDMA_DEVICES: usize = 8;
+/// Most addresses of a device that are told: as many RoCE v2 GIDs as the largest tables of ports have.
+pub const RDMA_ADDRESSES: usize = 128;
+/// Most members of an uplink that are told: an answer of the switch has a bound.
+pub const RDMA_MEMBERS: usize = 4096;
+/// Longest name of a device (bytes): the kernel's, without the NUL (IB_DEVICE_NAME_MAX).
+const NAME: usize = 63;
+
 /// A device that the switch was told to use (`--rdma`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -23,6 +32,14 @@ pub struct RdmaDevice {
     /// Addresses of its RoCE v2 GIDs.
     #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
     pub addresses: Vec<IpAddr>,
+}
+
+impl RdmaDevice {
+    /// Whether a device may have this name.
+    pub fn is_name(name: &str) -> bool {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+        (1..=NAME).contains(&name.len()) && name.bytes().all(is_plain) && !name.starts_with(['.', '-'])
+    }
 }
 
 /// RDMA at one uplink.
@@ -92,26 +109,45 @@ pub struct MemberStatus {
 #[serde(default)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RdmaCounts {
-    /// Datagrams given to the device.
+    /// Datagrams that the device took.
     pub sent: u64,
-    /// Their bytes.
+    /// Bytes of their frames.
     pub sent_bytes: u64,
+    /// Datagrams that the device did not take, or could not send.
+    pub unsent: u64,
     /// Datagrams of members.
     pub received: u64,
-    /// Their bytes.
+    /// Bytes of their frames.
     pub received_bytes: u64,
-    /// Writes to the device for sends.
-    pub doorbells: u64,
-    /// Sends that completed with an error.
-    pub failed: u64,
-    /// Datagrams of queue pairs that no member announced; dropped.
+    /// Bytes of frames, headers and stamps that were copied into send buffers.
+    pub copied_out: u64,
+    /// Bytes of frames that were copied out of receive buffers.
+    pub copied_in: u64,
+    /// Datagrams from no member, or to a vNIC outside of its segment; dropped.
     pub unknown_member: u64,
-    /// Datagrams of a member with a frame of another source, or of another segment; dropped.
+    /// Datagrams of a member whose frames have another source address; dropped.
     pub spoofed: u64,
     /// Datagrams without a valid header; dropped.
     pub malformed: u64,
-    /// Datagrams of members that never arrived, by gaps in their sequence.
+    /// Datagrams of members that never arrived, by the numbers of those that did.
     pub lost: u64,
-    /// Times that a frame waited for a send buffer.
+    /// Times that a frame found no send buffer.
     pub no_buffers: u64,
+    /// Queue pairs that failed.
+    pub failed_pairs: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_kernel() {
+        for good in ["rxe0", "mlx5_0", "rocep1s0f0", "a", "a.b-c", &"x".repeat(NAME)] {
+            assert!(RdmaDevice::is_name(good), "{good}");
+        }
+        for bad in ["", "-", "..", "../x", "a/b", "a b", "ä", "a\n", &"x".repeat(NAME + 1)] {
+            assert!(!RdmaDevice::is_name(bad), "{bad:?}");
+        }
+    }
 }

@@ -6,8 +6,8 @@
 //! ```
 
 use super::channel::{self, Bounds, MAX_MESSAGE};
-use super::clip;
 use super::message::{Hello, PROTOCOL, PortStatus, Reply, UplinkStatus, WorkStatus};
+use super::{rdma, visible_text};
 use crate::capacity::{VNICS, WORKERS};
 use crate::link::vxlan::pairs::PAIRS;
 use crate::port::talk;
@@ -27,8 +27,8 @@ use tidegate_evidence::{FAR_MISSES, MissCause, NoticeRefusal};
 
 /// Longest answer that is no list (bytes).
 const SHORT: usize = 16 << 10;
-/// Longest text of a switch that is passed on (bytes).
-const TEXT: usize = 1000;
+/// Longest identity (bytes): with the addresses of RDMA devices.
+const IDENTITY: usize = 128 << 10;
 /// Longest version string of a switch (bytes).
 const VERSION: usize = 64;
 /// Most threads that receive answers, of clients in use and blocked ones.
@@ -54,7 +54,7 @@ pub enum Expected {
 impl Expected {
     fn bounds(self) -> Bounds {
         match self {
-            Self::Hello => Bounds { bytes: SHORT, descriptors: 1 },
+            Self::Hello => Bounds { bytes: IDENTITY, descriptors: 1 },
             Self::Ports | Self::Uplinks | Self::Work => Bounds { bytes: MAX_MESSAGE, descriptors: 0 },
             Self::Retired => Bounds { bytes: MAX_MESSAGE, descriptors: 1 },
             Self::Done => Bounds { bytes: SHORT, descriptors: 0 },
@@ -121,11 +121,7 @@ fn checked(reply: Reply) -> Result<Reply, String> {
     })
 }
 
-fn visible_text(text: String) -> String {
-    clip(tidegate_visible::visible(&text).into_owned(), TEXT)
-}
-
-fn hello_of(hello: Hello) -> Result<Hello, String> {
+fn hello_of(mut hello: Hello) -> Result<Hello, String> {
     if hello.protocol != PROTOCOL {
         return Err(format!(
             "the switch uses control protocol {}, and this program uses {PROTOCOL}: install the same release \
@@ -140,6 +136,7 @@ fn hello_of(hello: Hello) -> Result<Hello, String> {
             hello.workers
         ));
     }
+    rdma::check_devices(&mut hello.rdma)?;
     Ok(hello)
 }
 
@@ -225,6 +222,7 @@ fn uplinks_of(mut uplinks: Vec<UplinkStatus>) -> Result<Vec<UplinkStatus>, Strin
         *broken = broken.take().map(visible_text);
     }
     uplinks.iter_mut().try_for_each(check_peers)?;
+    uplinks.iter_mut().try_for_each(rdma::check)?;
     Ok(uplinks)
 }
 

@@ -16,7 +16,7 @@
 //! - [`arms`]: ports at other workers that take in frames of an uplink
 //! - [`uplink`], [`uplinks`]: the ways to other hosts: one of them; creates, changes and removes them
 //! - [`pairs`]: pairs of vNICs of two hosts whose frames have stamps; `wanted_pairs`: which ones
-//! - [`rdma`]: RDMA devices
+//! - [`rdma`]: RDMA devices, and queue pairs of vNICs; [`lane`]: RDMA at one uplink
 //! - `moved`, `moves`: remotes that other hosts announced, and where they are
 //! - `notices`: what the thread of notices has to know, and what it tells
 //! - [`link`]: connects a port's vhost-user thread and its worker
@@ -42,6 +42,7 @@ pub mod cpus;
 pub mod descriptors;
 pub mod directed;
 pub mod event_log;
+pub mod lane;
 pub mod link;
 mod liveness;
 mod moved;
@@ -194,8 +195,8 @@ pub struct Switch {
     pub notices: Notices,
     /// The agent's directions.
     pub directed: Directed,
-    /// RDMA devices.
-    pub rdma: rdma::Devices,
+    /// RDMA devices, and the thread that makes queue pairs.
+    pub rdma: rdma::Rdma,
     /// Whether workers may wait awake.
     machine: Machine,
 }
@@ -293,7 +294,7 @@ impl Switch {
             clocks,
             notices,
             directed: Directed::new(cpus == Cpus::Auto),
-            rdma,
+            rdma: rdma::Rdma::new(rdma),
             machine,
         });
         switch.set_busy_poll(&tidegate_contract::Host::default());
@@ -304,6 +305,7 @@ impl Switch {
             assigner::spawn(&switch, assigner).map_err(fail("start the thread that assigns CPUs"))?;
         switch.cpus.get_or_init(|| thread);
         switch.start_notices().map_err(fail("start the thread of notices"))?;
+        rdma::spawn(&switch).map_err(fail("start the thread that makes queue pairs"))?;
         let warden = switch.clone();
         let watch = move || {
             while let Ok((index, trouble)) = troubled.recv() {

@@ -1,7 +1,8 @@
 //! What the thread of notices has to know of the table, and what it tells.
 //!
 //! ```text
-//!  table ─▶ Setup, Local ─▶ thread of notices ─▶ Moved ─▶ pins
+//!  table, queue pairs ─▶ Setup, Local ─▶ thread of notices ─┬▶ Moved ─▶ pins
+//!                                                         └▶ Heard ─▶ thread `rdma`
 //! ```
 
 use super::table::{End, Entry, Table};
@@ -18,22 +19,30 @@ use tidegate_contract::{Peer, Segment, SegmentKey};
 impl Switch {
     /// Starts the thread of notices.
     pub(super) fn start_notices(self: &Arc<Self>) -> io::Result<()> {
-        let (look, told) = (self.clone(), self.clone());
-        // No link sends by RDMA.
-        self.notices.spawn(move || look.locals(), move |moved| told.remote_moved(moved), |_members| {})
+        let [look, told, hears] = [self.clone(), self.clone(), self.clone()];
+        self.notices.spawn(
+            move || look.locals(),
+            move |moved| told.remote_moved(moved),
+            move |members| hears.rdma.set_heard(members),
+        )
     }
 
     /// Returns the vNICs of this host.
     fn locals(&self) -> Vec<Local> {
-        let of = |entry: &Entry| Local {
-            name: entry.vnic.name.clone(),
-            segment: entry.vnic.segment,
-            mac: entry.vnic.mac,
-            is_up: entry.broken.is_none() && is_up(&entry.end),
-            queue_pair: None,
-            longest: 0,
+        let table = self.lock();
+        let lanes = || table.uplinks.values().filter_map(|uplink| uplink.rdma.as_ref()?.as_ref().ok());
+        let of = |entry: &Entry| {
+            let pair = lanes().find_map(|lane| Some((lane.number(entry.index)?, lane.longest())));
+            Local {
+                name: entry.vnic.name.clone(),
+                segment: entry.vnic.segment,
+                mac: entry.vnic.mac,
+                is_up: entry.broken.is_none() && is_up(&entry.end),
+                queue_pair: pair.map(|(number, _)| number),
+                longest: pair.map_or(0, |(_, longest)| longest.try_into().unwrap_or(u16::MAX)),
+            }
         };
-        self.lock().entries.values().map(of).collect()
+        table.entries.values().map(of).collect()
     }
 }
 

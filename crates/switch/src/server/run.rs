@@ -105,7 +105,7 @@ pub fn enclose(options: &Options) -> Result<Option<Enclosed>, Error> {
 pub fn seal(enclosed: Option<Enclosed>, switch: &Switch) -> Result<(), Error> {
     // A worker that answers has its CPU and priority, which it may not set from here on.
     switch.workers.iter().for_each(|worker| worker.call(|_| ()));
-    let calls = if switch.rdma.is_any_open() { Calls::WithVerbs } else { Calls::Plain };
+    let calls = if switch.rdma.devices.is_any_open() { Calls::WithVerbs } else { Calls::Plain };
     enclosed.map_or(Ok(()), |enclosed| Ok(enclosed.seal(&switch.region.layout().denied_calls, calls)?))
 }
 

@@ -43,7 +43,7 @@ fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> std::io::Result<()> {
                     workers: switch.workers.len(),
                     directable: true,
                     shares_queues: true,
-                    rdma: switch.rdma.facts(),
+                    rdma: switch.rdma.devices.facts(),
                 };
                 say_hello(stream, hello, switch.region.file().as_fd())?;
             }

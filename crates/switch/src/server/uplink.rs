@@ -6,6 +6,7 @@
 //!  Remotes ─▶ (segment, MAC) ─▶ peer, for the FDB
 //! ```
 
+use super::lane::Lane;
 use super::pairs::Pairs;
 use crate::fdb::{Destination, PeerIndex, PortIndex, SegmentIndex};
 use crate::link::vxlan;
@@ -58,6 +59,8 @@ pub struct UplinkEntry {
     pub(super) pairs: Pairs,
     /// The data about its port that the workers have.
     pub(super) info: PortInfo,
+    /// Its RDMA, or why it has none; absent if it names no device.
+    pub(super) rdma: Option<Result<Arc<Lane>, String>>,
 }
 
 impl UplinkEntry {

@@ -9,8 +9,10 @@
 //! A peer's number stays as long as its name and address do; the FDB forgets a peer that leaves.
 
 use super::Switch;
+use super::lane::Lane;
 use super::moves::Moves;
 use super::pairs::{Pairs, Wanted};
+use super::rdma::status_of;
 use super::table::{Entry, Table};
 use super::uplink::{KnownSegments, UplinkEntry};
 use super::wanted_pairs;
@@ -63,7 +65,7 @@ impl Switch {
                 broken: entry.broken.clone(),
                 peers,
                 far_misses,
-                rdma: None,
+                rdma: status_of(&entry.uplink, entry.rdma.as_ref()).map(Box::new),
             }
         };
         self.lock().uplinks.values().map(status).collect()
@@ -79,6 +81,8 @@ impl Switch {
         of_it: OfUplink,
         sockets: Option<Sockets>,
     ) -> Result<(), String> {
+        // Without the lock: the device registers memory.
+        let lane = sockets.as_ref().and_then(|_| self.lane(&uplink));
         let mut table = self.lock();
         let name = uplink.name.clone();
         if table.entries.contains_key(&name) {
@@ -89,10 +93,11 @@ impl Switch {
             (None, true) => self.change_uplink(&mut table, uplink, of_it),
             (Some(sockets), true) => {
                 drop(table);
+                drop(lane);
                 self.remove_uplink(&name)?;
                 self.set_uplink(uplink, of_it, Some(sockets))
             }
-            (Some(sockets), false) => self.add_uplink(&mut table, uplink, of_it, sockets),
+            (Some(sockets), false) => self.add_uplink(&mut table, uplink, of_it, sockets, lane),
         }
     }
 
@@ -102,6 +107,7 @@ impl Switch {
         uplink: Uplink,
         (remotes, keys, orders): OfUplink,
         mut sockets: Sockets,
+        rdma: Option<Result<Arc<Lane>, String>>,
     ) -> Result<(), String> {
         if sockets.receive.is_empty() || sockets.send.is_empty() {
             return Err(format!("{}: an uplink needs a socket each way", uplink.name));
@@ -125,6 +131,7 @@ impl Switch {
             published: None,
             pairs: Pairs::new(keys, std::mem::take(&mut sockets.ports), orders),
             info: PortInfo::of_uplink(worker as u16),
+            rdma,
         };
         entry.numbers = table.number_peers(&entry.uplink, &entry.numbers)?;
         let peers = Arc::new(entry.peers(&table.known_segments())?);
@@ -145,6 +152,15 @@ impl Switch {
         table.uplinks.insert(name, entry);
         self.publish(table);
         Ok(())
+    }
+
+    /// Returns the RDMA of an uplink that names a device. Frames go as without it if that is of no use.
+    fn lane(&self, uplink: &Uplink) -> Option<Result<Arc<Lane>, String>> {
+        let lane = Lane::of(uplink, |name| self.rdma.devices.find(name))?.map(Arc::new);
+        if let Err(why) = &lane {
+            tracing::warn!(uplink = uplink.name, "no frame goes by RDMA: {why}");
+        }
+        Some(lane)
     }
 
     /// Returns the link of an uplink, on `sockets`, and the devices of its arms.
@@ -173,7 +189,7 @@ impl Switch {
                     fdb,
                     clocks: self.clocks.clone(),
                     train: TRAIN,
-                    rdma: None,
+                    rdma: entry.rdma.as_ref().and_then(|lane| Some(lane.as_ref().ok()?.setup())),
                 };
                 Ok((Link::vxlan(setup, entry.index, worker, clock()), vec![]))
             }
@@ -198,6 +214,13 @@ impl Switch {
         (remotes, keys, orders): OfUplink,
     ) -> Result<(), String> {
         let Some(mut entry) = table.uplinks.remove(&uplink.name) else { return Err("no such uplink".into()) };
+        if entry.uplink.rdma != uplink.rdma {
+            table.uplinks.insert(entry.uplink.name.clone(), entry);
+            return Err(format!(
+                "{}: its RDMA device cannot change while it keeps its sockets: make it anew, with new ones",
+                uplink.name
+            ));
+        }
         let before = (entry.uplink.clone(), std::mem::replace(&mut entry.remotes, remotes));
         let numbers_before = entry.numbers.clone();
         entry.uplink = uplink;
@@ -345,5 +368,6 @@ impl Switch {
             self.fdb.unpin(segment, mac, to);
         }
         self.notices.set(table.notices(&known));
+        self.rdma.ring();
     }
 }

@@ -54,7 +54,7 @@ pub fn of_uplink(status: &RdmaStatus) -> String {
         ("sent", counts.sent),
         ("received", counts.received),
         ("lost on the way here", counts.lost),
-        ("sends that failed", counts.failed),
+        ("not sent", counts.unsent),
         ("of no member", counts.unknown_member),
         ("with another source", counts.spoofed),
         ("malformed", counts.malformed),

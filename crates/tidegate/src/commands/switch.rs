@@ -4,11 +4,11 @@ use crate::exit::Failure;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use tidegate_evidence::{RDMA_DEVICES, RdmaDevice};
 use tidegate_switch::confine::User;
 use tidegate_switch::control::Client;
 use tidegate_switch::quota::PORT_MEMORY;
 use tidegate_switch::server::cpus::{Cpus, list};
-use tidegate_switch::server::rdma::devices::{DEVICES, is_name};
 
 /// Default of `--socket`, and of the agent's `--switch`.
 pub const SOCKET: &str = "/run/tidegate/switch/control.sock";
@@ -78,13 +78,13 @@ fn rdma_device(text: &str) -> Result<String, String> {
     let wrong = || {
         format!("{text:?} is no name of an RDMA device: `ls /sys/class/infiniband` shows those of this host")
     };
-    is_name(text).then(|| text.to_owned()).ok_or_else(wrong)
+    RdmaDevice::is_name(text).then(|| text.to_owned()).ok_or_else(wrong)
 }
 
 fn each_device_once(devices: &[String]) -> Result<(), Failure> {
-    if devices.len() > DEVICES {
+    if devices.len() > RDMA_DEVICES {
         return Err(Failure::usage(format!(
-            "--rdma names {} devices; a switch uses at most {DEVICES}",
+            "--rdma names {} devices; a switch uses at most {RDMA_DEVICES}",
             devices.len()
         )));
     }
@@ -178,8 +178,8 @@ mod tests {
         let refused = rdma_device("../rxe0").unwrap_err();
         assert!(refused.contains("/sys/class/infiniband"), "{refused}");
         let names = |count: usize| (0..count).map(|n| format!("rxe{n}")).collect::<Vec<_>>();
-        assert!(each_device_once(&names(DEVICES)).is_ok());
-        let refused = each_device_once(&names(DEVICES + 1)).unwrap_err().message;
+        assert!(each_device_once(&names(RDMA_DEVICES)).is_ok());
+        let refused = each_device_once(&names(RDMA_DEVICES + 1)).unwrap_err().message;
         assert!(refused.contains("names 9 devices; a switch uses at most 8"), "{refused}");
         let refused = each_device_once(&["a".into(), "b".into(), "a".into()]).unwrap_err().message;
         assert!(refused.contains("names a twice"), "{refused}");

@@ -1,0 +1,212 @@
+//! Makes and destroys what one uplink's link needs: queue pairs, address handles, tables of these. Not for workers.
+//!
+//! ```text
+//!  Wished, the device's state, failures ─ plan ─▶ queue pairs, Q_Keys ─┐
+//!  members' hosts ─ Handles ─▶ address handles ────────────────────────┴▶ Tables, if any changed ─▶ link
+//!                                                                      └▶ Shown
+//! ```
+
+use super::handles::Handles;
+use super::plan::{Failures, Plan, There, Wanted, plan};
+use super::wanted::{Member, Wished};
+use crate::fdb::PortIndex;
+use crate::link::rdma::members::{HANDLES, traffic_class};
+use crate::link::rdma::{LocalPair, MemberEntry, Tables};
+use crate::server::lane::Lane;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tidegate_evidence::{MemberStatus, QueuePairStatus};
+use tidegate_verbs::Address;
+
+/// Time between two looks at the device (ns).
+const LOOK_EVERY: u64 = 1_000_000_000;
+
+/// What one uplink's link has.
+pub(super) struct Making {
+    /// By port, with their Q_Keys. Before the lane: freed first.
+    pairs: BTreeMap<PortIndex, (Arc<LocalPair>, u32)>,
+    failures: BTreeMap<PortIndex, Failures>,
+    /// Why ports have no queue pair.
+    errors: BTreeMap<PortIndex, String>,
+    handles: Handles<Arc<Address>, HANDLES>,
+    /// Of which the tables are.
+    published: Option<(Vec<u32>, Vec<Member>)>,
+    /// Index of this host's GID, or why no frame can go by RDMA.
+    gid: Result<u8, String>,
+    look_at: u64,
+    pub(super) lane: Arc<Lane>,
+}
+
+impl Making {
+    /// Returns that of a new link.
+    pub(super) fn new(lane: Arc<Lane>) -> Self {
+        let not_yet = Err("the device's state is not known yet".into());
+        Self {
+            pairs: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            errors: BTreeMap::new(),
+            handles: Handles::default(),
+            published: None,
+            gid: not_yet,
+            look_at: 0,
+            lane,
+        }
+    }
+
+    /// Does what is due at `now` (ns), and returns tables for the link if others are to be in force.
+    pub(super) fn step(&mut self, wished: &Wished, now: u64) -> Option<Arc<Tables>> {
+        self.look(now);
+        let none = BTreeMap::new();
+        let wanted = if self.gid.is_ok() { &wished.pairs } else { &none };
+        self.failures.retain(|port, _| wished.pairs.contains_key(port));
+        self.errors.retain(|port, _| wished.pairs.contains_key(port));
+        self.note_failures(wished, now);
+        let there = |(port, (pair, q_key)): (&PortIndex, &(Arc<LocalPair>, u32))| {
+            (*port, There { segment: pair.segment, mac: pair.mac, q_key: *q_key, failed: pair.is_failed() })
+        };
+        let there: BTreeMap<_, _> = self.pairs.iter().map(there).collect();
+        self.follow(plan(wanted, &there, &self.failures, now), wished, now);
+
+        let hosts: BTreeSet<_> = match self.pairs.is_empty() {
+            true => BTreeSet::new(),
+            false => wished.members.iter().map(|member| member.address).collect(),
+        };
+        let (device, from) = (&self.lane.setup.device, self.gid.as_ref().ok().copied().unwrap_or_default());
+        let fresh =
+            self.handles.refresh(&hosts, now, |host, at| Address::new(device, from, host, traffic_class(at)));
+
+        let is_reached = |member: &&Member| self.handles.of(member.address).is_ok();
+        let numbers: Vec<u32> = self.pairs.values().map(|(pair, _)| pair.number()).collect();
+        let reached: Vec<Member> = match self.pairs.is_empty() {
+            true => vec![],
+            false => wished.members.iter().filter(is_reached).cloned().collect(),
+        };
+        let content = (numbers, reached);
+        if !fresh && self.published.as_ref() == Some(&content) {
+            return None;
+        }
+        let tables = self.tables(&content.1);
+        self.published = Some(content);
+        Some(tables)
+    }
+
+    /// Looks at the device, if that is due.
+    fn look(&mut self, now: u64) {
+        if now < self.look_at {
+            return;
+        }
+        self.look_at = now + LOOK_EVERY;
+        let gid = self.lane.gid_now();
+        if gid != self.gid {
+            match (&gid, &self.gid) {
+                (Err(why), _) => tracing::warn!("no frame goes by RDMA: {why}"),
+                (Ok(_), Err(_)) => tracing::info!(device = self.lane.device, "frames may go by RDMA"),
+                (Ok(_), Ok(_)) => {}
+            }
+            self.gid = gid;
+            self.handles.expire();
+        }
+    }
+
+    fn note_failures(&mut self, wished: &Wished, now: u64) {
+        for (port, (pair, _)) in &self.pairs {
+            if pair.is_failed() {
+                let vnic = wished.vnics.get(port).map_or("", String::as_str);
+                tracing::warn!(
+                    vnic,
+                    queue_pair = pair.number(),
+                    "queue pair failed; another one takes its place"
+                );
+                self.failures.entry(*port).or_default().note(now);
+            }
+        }
+    }
+
+    fn follow(&mut self, plan: Plan, wished: &Wished, now: u64) {
+        for port in plan.drop {
+            self.pairs.remove(&port);
+        }
+        for (port, q_key) in plan.set {
+            let Some((pair, own)) = self.pairs.get_mut(&port) else { continue };
+            match pair.set_q_key(q_key) {
+                Ok(()) => *own = q_key,
+                // It is replaced at the next turn.
+                Err(error) => {
+                    tracing::warn!(queue_pair = pair.number(), %error, "no new Q_Key; another queue pair takes its place");
+                    self.failures.entry(port).or_default().note(now);
+                    self.pairs.remove(&port);
+                }
+            }
+        }
+        for (port, wanted) in plan.make {
+            self.make(port, wanted, wished, now);
+        }
+    }
+
+    fn make(&mut self, port: PortIndex, wanted: Wanted, wished: &Wished, now: u64) {
+        let failures = self.failures.entry(port).or_default();
+        failures.tried(now);
+        match self.lane.setup.pair(port, (wanted.segment, wanted.mac), wanted.q_key) {
+            Ok(pair) => {
+                self.errors.remove(&port);
+                self.pairs.insert(port, (pair, wanted.q_key));
+            }
+            Err(error) => {
+                failures.note(now);
+                let vnic = wished.vnics.get(&port).map_or("", String::as_str);
+                let why = error.to_string();
+                if self.errors.get(&port) != Some(&why) {
+                    tracing::warn!(vnic, device = self.lane.device, "no queue pair: {why}");
+                }
+                self.errors.insert(port, why);
+            }
+        }
+    }
+
+    fn tables(&self, members: &[Member]) -> Arc<Tables> {
+        let entry = |member: &Member| {
+            Some(MemberEntry {
+                segment: member.segment,
+                mac: member.mac,
+                peer: member.peer,
+                address: member.address,
+                queue_pair: member.queue_pair,
+                q_key: member.q_key,
+                longest: member.longest,
+                handles: self.handles.of(member.address).ok()?.clone(),
+            })
+        };
+        let pairs = self.pairs.values().map(|(pair, _)| pair.clone()).collect();
+        Arc::new(Tables::new(pairs, members.iter().filter_map(entry).collect()))
+    }
+
+    /// Tells others what there is now. Returns whether queue pairs came or went.
+    pub(super) fn show(&self, wished: &Wished) -> bool {
+        let pair = |(port, vnic): (&PortIndex, &String)| {
+            let number = self.pairs.get(port).map(|(pair, _)| pair.number());
+            let error = wished.refused.get(port).or(self.errors.get(port)).or(self.gid.as_ref().err());
+            QueuePairStatus {
+                vnic: vnic.clone(),
+                queue_pair: number,
+                error: error.filter(|_| number.is_none()).cloned(),
+                failures: self.failures.get(port).map_or(0, |failures| failures.count),
+            }
+        };
+        let member = |member: &Member| MemberStatus {
+            remote: member.remote.clone(),
+            segment: member.id,
+            mac: member.mac,
+            peer: member.host.clone(),
+            queue_pair: member.queue_pair,
+            longest: member.longest,
+            error: self.handles.of(member.address).err().map(str::to_owned),
+        };
+        let numbers = self.pairs.iter().map(|(port, (pair, _))| (*port, pair.number())).collect();
+        let mut shown = self.lane.shown();
+        shown.error = self.gid.as_ref().err().cloned();
+        shown.pairs = wished.vnics.iter().map(pair).collect();
+        shown.members = wished.members.iter().map(member).collect();
+        let before = std::mem::replace(&mut shown.numbers, numbers);
+        before != shown.numbers
+    }
+}

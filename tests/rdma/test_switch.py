@@ -1,0 +1,178 @@
+"""Frames by RDMA between two switches, in one guest over one device of soft-RoCE.
+
+```text
+ guest: a ─ switch 1 ─ queue pair ─ rxe0: 192.0.2.1 ═ loop ═ rxe0: 192.0.2.2 ─ queue pair ─ switch 2 ─ b
+              └──────── UDP socket ══════════════════════════════ UDP socket ──────────┘  at first
+```
+
+Each switch runs as a user without rights, confined. VMs are synthetic front ends.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.guest import Guest, Nic
+from lab.guest_host import GuestHost
+from lab.host import BINARY
+from lab.need import need, need_commands
+from lab.roce import MODULES, address, setup
+
+pytestmark = [pytest.mark.lab, pytest.mark.abreast, pytest.mark.timeout(600)]
+
+BENCH = BINARY.with_name("tidegate-bench")
+SEGMENT = 42
+NAMES = ("a", "b")
+KEY = "00112233445566778899aabbccddeeff"
+OPTIONS = "--rdma rxe0 --user 65534"
+MTU = 4036
+"""A frame of 4,050 bytes: with VXLAN's header it fits into the MTU of eth0."""
+
+
+def unlinked() -> Nic:
+    """A virtio-net device whose frames reach none."""
+    device = "virtio-net-pci,netdev=alone,mac=52:54:00:00:0e:01"
+    return Nic(["-netdev", "hubport,id=alone,hubid=0", "-device", device])
+
+
+class Pair:
+    """Two hosts in one guest, each with a vNIC."""
+
+    def __init__(self, guest: Guest) -> None:
+        self.guest = guest
+        self.hosts = [GuestHost(guest, f"h{number}", OPTIONS) for number in (1, 2)]
+        for number, host in enumerate(self.hosts, 1):
+            guest.run(f"umask 077; echo {KEY} >{host.folder}/key")
+            guest.run(f"cat >{host.folder}/c.toml <<'EOF'\n{contracts(number, host.folder)}\nEOF")
+            host.run(f"apply -f {host.folder}/c.toml")
+
+    def bench(self, number: int, words: str) -> str:
+        """The command of a VM at host `number`."""
+        file = f"{self.hosts[number - 1].folder}/c.toml"
+        to = mac(3 - number)
+        return f"{BENCH} --json --contracts {file} between {words} --vnic {NAMES[number - 1]} --to {to}"
+
+    def begin(self, number: int, words: str) -> None:
+        """Start a VM that goes on."""
+        log = f"/tmp/vm{number}"
+        self.guest.run(
+            f"({self.bench(number, words)} >{log}.log 2>&1 </dev/null & echo $! >{log}.pid); sleep 0.5"
+        )
+
+    def end(self, number: int) -> None:
+        """End it."""
+        self.guest.run(f"kill $(cat /tmp/vm{number}.pid) 2>/dev/null; sleep 0.3; true")
+
+    def rdma(self, number: int) -> dict[str, Any]:
+        """What host `number` says of its uplink's RDMA."""
+        uplink = json.loads(self.hosts[number - 1].run("--json uplink show net0"))
+        # None is known while the switch is away.
+        return dict(uplink.get("rdma") or {"pairs": [], "members": []})
+
+    def queue_pair(self, number: int) -> int | None:
+        """The queue pair of host `number`'s vNIC."""
+        pairs = self.rdma(number)["pairs"]
+        return pairs[0].get("queue_pair") if pairs else None
+
+    def knows(self, number: int) -> bool:
+        """Whether host `number` reaches the other's vNIC by RDMA."""
+        member = [m for m in self.rdma(number)["members"] if m["mac"] == mac(3 - number)]
+        return (
+            bool(member)
+            and "error" not in member[0]
+            and member[0]["queue_pair"] == self.queue_pair(3 - number)
+        )
+
+    def exchange(self) -> None:
+        """Frames both ways, until they go by RDMA and none is lost."""
+        self.begin(2, "answer")
+        self.hosts[0].wait("a way by RDMA", lambda: self.knows(1), 90)
+        before = [self.rdma(number)["counts"] for number in (1, 2)]
+        trips: list[int] = []
+        end = time.monotonic() + 120
+        while True:
+            report = json.loads(self.guest.run(self.bench(1, "ask --frame 4050 --count 200"), timeout=120))
+            trips += report["trips"]
+            after = [self.rdma(number)["counts"] for number in (1, 2)]
+            sent = [now["sent"] - then["sent"] for now, then in zip(after, before, strict=True)]
+            came = [now["received"] - then["received"] for now, then in zip(after, before, strict=True)]
+            # The way there is known; that back only once the asking VM is up.
+            if min(sent + came) >= 100:
+                break
+            assert time.monotonic() < end, (
+                f"sent {sent}, received {came}\n{self.hosts[0].log()}\n{self.hosts[1].log()}"
+            )
+        assert len(trips) >= 150
+        for counts in after:
+            assert counts["spoofed"] == counts["malformed"] == 0, after
+        self.end(2)
+
+
+def mac(number: int) -> str:
+    """The MAC of the vNIC of host `number`."""
+    return f"52:54:00:0f:00:{number:02x}"
+
+
+def contracts(number: int, folder: str) -> str:
+    """The contracts of host `number`."""
+    return (
+        f'[uplink.net0]\nlocal = "{address(number)}"\nrate = "10gbit"\nmtu = 4200\nrdma = "rxe0"\n'
+        f'[uplink.net0.peer.far]\naddress = "{address(3 - number)}"\n'
+        f'[segment.{SEGMENT}]\nkey-file = "{folder}/key"\n'
+        f'[vnic.{NAMES[number - 1]}]\nattach = {{ vhost-user = "{folder}/vm.sock" }}\nmac = "{mac(number)}"\n'
+        f'segment = {SEGMENT}\nmtu = {MTU}\ntransport = "rdma"\n'
+    )
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Both hosts, with contracts in force."""
+    need_commands("rdma")
+    need(
+        "no soft-RoCE for programs: apt install ibverbs-providers",
+        Path("/etc/libibverbs.d/rxe.driver").exists(),
+    )
+    need("no tidegate-bench: cargo build", BENCH.exists())
+    folder = tmp_path_factory.mktemp("g")
+    with Guest(
+        folder, [unlinked()], cpus=2, memory_mb=1024, modules=MODULES, setup=setup(*map(address, (1, 2)))
+    ) as guest:
+        yield Pair(guest)
+
+
+def test_frames_go_by_rdma(pair: Pair) -> None:
+    """Both ways, at the largest size, from switches without rights that make no forbidden system call."""
+    pair.exchange()
+    for host in pair.hosts:
+        assert "denied system call" not in pair.guest.run(f"cat {host.folder}/switch.log")
+
+
+def test_a_killed_switch_gets_new_queue_pairs(pair: Pair) -> None:
+    """Its former one ends with it; frames find the new one."""
+    former = pair.queue_pair(2)
+    pair.hosts[1].kill_switch()
+    # Nothing else has a descriptor of the device for it: one switch, one queue pair.
+    pair.hosts[1].wait("its queue pair is gone", lambda: len(queue_pairs(pair.guest)) == 1)
+    pair.hosts[1].start_switch()
+    pair.hosts[1].wait("a queue pair", lambda: pair.queue_pair(2) not in (None, former))
+    pair.exchange()
+
+
+def test_an_upgrade_makes_new_queue_pairs(pair: Pair) -> None:
+    """The successor opens the device anew."""
+    host = pair.hosts[1]
+    former = pair.queue_pair(2)
+    socket = f"{host.folder}/switch.sock"
+    command = f"{BINARY} switch --replace --detach --socket {socket} {OPTIONS}"
+    pair.guest.run(f"{command} >>{host.folder}/switch.log 2>&1 </dev/null")
+    host.wait("a queue pair", lambda: pair.queue_pair(2) not in (None, former))
+    pair.exchange()
+
+
+def queue_pairs(guest: Guest) -> list[dict[str, Any]]:
+    """The queue pairs of unreliable datagrams of the guest's programs, as its kernel has them."""
+    return [one for one in json.loads(guest.run("rdma -j res show qp")) if one.get("type") == "UD"]
