@@ -20,6 +20,7 @@ from tidegate_controller.decide.move import Update
 from tidegate_controller.main import main
 from tidegate_controller.model.topology import Link, Port, Topology
 from tidegate_controller.openflow.lldp import Discovery
+from tidegate_controller.ovsdb import events as db
 from tidegate_controller.runtime.damping import FIRST, LONGEST, Damping
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.loop import Runtime
@@ -174,6 +175,18 @@ def test_frames_of_others_show_no_link() -> None:
     frames = dict(one.discovery.due(0.0))
     one.frame(LINK.target, frames[Port("s1", 7)], 0.0)
     assert (one.topology(9.0).links, one.unknown) == (set(), 1)
+
+
+@pytest.mark.parametrize("bfd", [True, False])
+def test_bfd_that_ends_where_it_is_switched_off_is_no_news(bfd: bool) -> None:
+    """A predecessor had switched it on: both ends hear nothing any more as it goes."""
+    text = GOOD if bfd else GOOD.replace('"1.5s"', '"1.5s"\nbfd = false')
+    runtime = Runtime(parse(text, "f"), Kept())
+    one = runtime._seen
+    sessions(one, 0.0)
+    cross(one, 0.0)
+    runtime._of_database(db.LinkDown(LINK.source, "no BFD any more"))
+    assert one.topology(0.0).links == (set() if bfd else BOTH)
 
 
 def test_orders_of_a_switch_that_is_not_there() -> None:

@@ -28,7 +28,7 @@ from tidegate_controller.openflow.limits import Allowance
 
 from .connection import SHARE, Broken, Connection, Fault, Refused, check_remote, no_fault, opened
 from .events import Changed, Connected, Event, Left, LinkDown, LinkUp, Lost, NotSet
-from .queues import Change, check, plan, remains
+from .queues import BFD_INTERVAL, Change, check, plan, remains
 from .rows import Malformed, Replica, View, requests, shown
 
 FIRST_PAUSE = 0.1
@@ -90,13 +90,15 @@ class Database:
         only: Container[int] | None = None,
         fault: Fault = no_fault,
         may: Callable[[], bool] = lambda: True,
+        bfd: int = BFD_INTERVAL,
     ) -> None:
         """`remote` is `unix:PATH`, `tcp:HOST:PORT` or `ssl:HOST:PORT` (with `tls`).
 
         `listener` is called in the event loop and must not block. Bridges get `names` by datapath id. With
         `only`, other datapath ids are left out: a database must not speak for a switch of another one.
         `fault` gets the certificate of an `ssl:` database, and returns why it is not the one expected.
-        `may` is asked before each write: whether this controller may still make it.
+        `may` is asked before each write: whether this controller may still make it. `bfd` is the interval of
+        its frames, ms.
         Raises `ValueError` for an address of another form.
         """
         check_remote(remote, tls is not None)
@@ -105,7 +107,7 @@ class Database:
         self._names = dict(names or {})
         self.tls = tls
         """Of connections to come."""
-        self._fault, self._may = fault, may
+        self._fault, self._may, self._bfd = fault, may, bfd
         self._only = only
         self._told_connected = False
         self._connection: Connection | None = None
@@ -343,7 +345,7 @@ class Database:
             wanted.holds = -1
             wanted.problem = f"no bridge at {self.remote} has its datapath id"
             return []
-        found = plan(intent.queues, intent.watched, bridge, self._view)
+        found = plan(intent.queues, intent.watched, bridge, self._view, self._bfd)
         for number, reason in found.left.items():
             if wanted.left.get(number) != reason:
                 self._tell(Left(Port(switch, number), reason))

@@ -106,6 +106,7 @@ class Runtime:
                 only=numbers,
                 fault=secure.fault(numbers),
                 may=self._may,
+                bfd=config.bfd_interval,
             )
             for remote, numbers in config.databases.items()
         }
@@ -388,9 +389,10 @@ class Runtime:
 
     def _of_database(self, event: db.Event) -> None:
         match event:
-            case db.LinkUp(port):
+            # What is left of BFD where it is switched off ends, which is no news of the link.
+            case db.LinkUp(port) if self._config.settings.bfd:
                 self._seen.bfd(port, True)
-            case db.LinkDown(port):
+            case db.LinkDown(port) if self._config.settings.bfd:
                 self._seen.bfd(port, False)
             case _:
                 pass
