@@ -58,10 +58,6 @@ AT_ONCE = 50
 """Requests without an answer."""
 
 
-STILL = 20
-"""s for which nothing changes."""
-
-
 def used(fabric: Fabric) -> tuple[float, float]:
     """CPU time (s) and memory (MiB) of all ovs-vswitchd."""
     cpu = memory = 0.0
@@ -99,7 +95,7 @@ async def failed(controller: Controller) -> str:
     ends = [end.replace(":", ".") for end in name.split(">")]
     before, cpu = controller.kept.decided, time.process_time()
     down = len(controller.config.links) - len(engine.newest.links)
-    silent = controller.runtime.silent
+    silent = len(controller.runtime.silent)
     both = {name, ">".join(reversed(name.split(">")))}
     crossing = [path for path in engine.paths.values() if both & set(path.route.links)]
     began = controller.runtime.now
@@ -125,24 +121,26 @@ async def failed(controller: Controller) -> str:
     took, cpu = controller.runtime.now - began, time.process_time() - cpu
     decisions = [one for one in controller.kept.decisions if one.number > before and one.path in names]
     changes = [one for one in decisions if one.verdict in (Verdict.MOVED, Verdict.VIOLATED)]
-    first, last = (changes[0].time - began, changes[-1].time - began) if changes else (0.0, 0.0)
+    moves = [one.time - began for one in changes if one.verdict == Verdict.MOVED]
+    first, last = min(moves, default=0.0), max(moves, default=0.0)
     missing = len(controller.config.links) - len(engine.newest.links)
     broken = sum(one.verdict == Verdict.VIOLATED for one in changes)
     # A move is decided, for the record, when its frames have begun to take the other way.
-    lost = controller.runtime.silent - silent
+    lost = controller.runtime.silent[silent:]
+    told = f"BFD lost {len(lost)} ports, the first after {lost[0] - began:.2f} s" if lost else "BFD lost none"
     text = f"{name} of {len(crossing)} paths silent: first on another way after {first:.2f} s, last"
     for end in ends:
         await asyncio.to_thread(fabric.mend, end)
     await controller.until("the link", controller.quiet, 120)
-    others = f"{down} directions seemed silent before, {missing} afterwards (2 are); BFD lost {lost} ports"
-    text = f"{text} {last:.2f} s"
+    others = f"{down} directions seemed silent before, {missing} afterwards (2 are)"
+    text = f"{told}; {text} {last:.2f} s"
     return f"{text}, converged {took:.2f} s; {broken} without another way; {others}; CPU {cpu:.2f} s"
 
 
 async def admitted(controller: Controller, paths: int, seed: int) -> None:
     """Admits paths, and tells what that took."""
     runtime, fabric = controller.runtime, controller.fabric
-    silent, writes = runtime.silent, written(controller)
+    silent, writes = len(runtime.silent), written(controller)
     (cpu, _), own, start = used(fabric), time.process_time(), time.perf_counter()
     times, refused = await admit(controller, paths, Random(seed))
     wall = time.perf_counter() - start
@@ -161,9 +159,10 @@ async def admitted(controller: Controller, paths: int, seed: int) -> None:
     )
     for reason, count in refused.most_common(3):
         print(f"  {count} refused: {reason}")
+    writes, lost = written(controller) - writes, len(runtime.silent) - silent
     print(
-        f"  {rules} rules as intended, {changed} changes, {written(controller) - writes} transactions;"
-        f" ovs-vswitchd {memory:.0f} MiB, controller {own_memory:.0f} MiB; lost {runtime.silent - silent}",
+        f"  {rules} rules as intended, {changed} changes, {writes} transactions;"
+        f" ovs-vswitchd {memory:.0f} MiB, controller {own_memory:.0f} MiB; lost {lost}",
         flush=True,
     )
 
@@ -180,6 +179,7 @@ def main() -> None:
     parser.add_argument("--paths", type=int, default=1000)
     parser.add_argument("--processes", default="5", help="of ovs-vswitchd, each with its part of the bridges")
     parser.add_argument("--bfd", default="50,300", help="ms between frames of BFD")
+    parser.add_argument("--still", type=float, default=20, help="s for which nothing changes")
     parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
     # A busy machine makes thousands of lines about switches that are late.
@@ -190,15 +190,16 @@ def main() -> None:
         for processes in map(int, options.processes.split(",")):
             for interval in map(int, options.bfd.split(",")):
                 try:
-                    measure(number, options.switches, options.paths, processes, interval)
+                    measure(options, number, processes, interval)
                 except (AssertionError, TimeoutError) as error:
                     where = traceback.extract_tb(error.__traceback__)[-1]
                     print(f"  given up: {error!r} at {where.name}: {where.line}")
                 print(machine(), flush=True)
 
 
-def measure(number: int, switches: int, paths: int, processes: int, interval: int) -> None:
+def measure(options: argparse.Namespace, number: int, processes: int, interval: int) -> None:
     """One round on a network of its own."""
+    switches = options.switches
     names = [f"s{n + 1}" for n in range(switches)]
     cables = wan(Random(number), switches)
     plan = Plan([(names[a], names[b]) for a, b in cables], {f"h{n + 1}": s for n, s in enumerate(names)})
@@ -214,26 +215,27 @@ def measure(number: int, switches: int, paths: int, processes: int, interval: in
             ("LLDP alone", "bfd = false"),
         ):
             print(f" {what}:", flush=True)
-            once(fabric, kept, configuration(fabric, TERMS.format(watch=watch), uplinks), paths, number)
+            config = configuration(fabric, TERMS.format(watch=watch), uplinks)
+            once(fabric, kept, config, options, number)
 
 
-def once(fabric: Fabric, kept: Kept, config: Config, paths: int, seed: int) -> None:
+def once(fabric: Fabric, kept: Kept, config: Config, options: argparse.Namespace, seed: int) -> None:
     """One run with a controller of its own; the second one takes over the paths of the first one."""
     began = time.perf_counter()
 
     async def test(controller: Controller) -> None:
         runtime = controller.runtime
         took = time.perf_counter() - began
-        print(f"  connected, all links seen: {took:.2f} s; lost {runtime.silent}", flush=True)
+        print(f"  connected, all links seen: {took:.2f} s; lost {len(runtime.silent)}", flush=True)
         if not kept.paths:
-            await admitted(controller, paths, seed)
+            await admitted(controller, options.paths, seed)
         changed = sum(switch.changed for switch in runtime.switches.values())
-        before, (cpu, _) = (runtime.silent, len(kept.decisions), time.process_time()), used(fabric)
-        await asyncio.sleep(STILL)
+        before, (cpu, _) = (len(runtime.silent), len(kept.decisions), time.process_time()), used(fabric)
+        await asyncio.sleep(options.still)
         own, (spent, _) = time.process_time() - before[2], used(fabric)
         print(
-            f"  {len(kept.paths)} paths; {changed} changes of rules by this controller; {STILL} s still:"
-            f" lost {runtime.silent - before[0]}, {len(kept.decisions) - before[1]} decisions;"
+            f"  {len(kept.paths)} paths; {changed} changes of rules by this controller;"
+            f" {options.still:g} s still: lost {len(runtime.silent) - before[0]}, {len(kept.decisions) - before[1]} decisions;"
             f" CPU: controller {own:.2f} s, ovs-vswitchd {spent - cpu:.2f} s",
             flush=True,
         )

@@ -63,12 +63,16 @@ def configuration(fabric: Fabric, terms: str = TERMS, uplinks: str = 'reservable
 
 
 class Counting(Runtime):
-    """A runtime that counts how often BFD lost the other end of a port."""
+    """A runtime that notes when BFD lost the other end of a port."""
 
-    silent = 0
+    def __init__(self, config: Config, kept: Kept) -> None:
+        self.silent: list[float] = []
+        """Unix time of each loss."""
+        super().__init__(config, kept)
 
     def _of_database(self, event: db.Event) -> None:
-        self.silent += isinstance(event, db.LinkDown)
+        if isinstance(event, db.LinkDown):
+            self.silent.append(self.now)
         super()._of_database(event)
 
 

@@ -38,6 +38,13 @@ AGAIN = 5.0
 """Seconds before what failed is tried again, if nothing has changed meanwhile."""
 LEAST_PAUSE = 0.02
 """Seconds between writes; twice as long each time that another program undoes ours, up to `LONGEST_PAUSE`."""
+GATHER = 1.0
+"""After a write, a pause of so many times as long as ovs-vswitchd took: wishes gather for the next one.
+
+It looks at all its bridges for each transaction, and serves no OpenFlow and no BFD meanwhile.
+"""
+LONGEST_GATHER = 1.0
+"""Seconds."""
 MOST_CHANGES = 200
 """Changes of one transaction."""
 QUIET = 60.0
@@ -125,6 +132,8 @@ class Database:
         """Transactions."""
         self._planning = 0.0
         """s that the last look at all switches took."""
+        self._applying = 0.0
+        """s that ovs-vswitchd took for the last write."""
         self._lines = Allowance(LINES, LINES_AT_ONCE)
         self._untold = 0
         """Lines above the allowance."""
@@ -276,7 +285,8 @@ class Database:
                 drift = wishes == wished and now < last + QUIET
                 pause = min(2 * pause, LONGEST_PAUSE) if drift else LEAST_PAUSE
                 last, wished = now, wishes
-            await asyncio.sleep(max(LEAST_PAUSE, SHARE * self._planning))
+            gather = min(GATHER * self._applying, LONGEST_GATHER) if self._writes > writes else 0.0
+            await asyncio.sleep(max(LEAST_PAUSE, SHARE * self._planning, gather))
             if pause > LEAST_PAUSE:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
@@ -396,6 +406,7 @@ class Database:
         if not self._may():
             raise NotInForce("another controller may lead by now: nothing more is written")
         self._writes += 1
+        began = time.monotonic()
         operations = [operation for _, change in changes for operation in change.operations]
         count = {"op": "mutate", "table": "Open_vSwitch", "where": [], "mutations": [["next_cfg", "+=", 1]]}
         look = {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["next_cfg"]}
@@ -410,6 +421,8 @@ class Database:
             raise NotInForce(
                 f"ovs-vswitchd has not applied configuration {number} in {APPLIED:g} s"
             ) from None
+        finally:
+            self._applying = time.monotonic() - began
         for switch, change in changes:
             self._tell(Changed(switch, change.text))
 
