@@ -233,9 +233,10 @@ def once(fabric: Fabric, kept: Kept, config: Config, options: argparse.Namespace
         before, (cpu, _) = (len(runtime.silent), len(kept.decisions), time.process_time()), used(fabric)
         await asyncio.sleep(options.still)
         own, (spent, _) = time.process_time() - before[2], used(fabric)
+        lost, decided = len(runtime.silent) - before[0], len(kept.decisions) - before[1]
         print(
             f"  {len(kept.paths)} paths; {changed} changes of rules by this controller;"
-            f" {options.still:g} s still: lost {len(runtime.silent) - before[0]}, {len(kept.decisions) - before[1]} decisions;"
+            f" {options.still:g} s still: lost {lost}, {decided} decisions;"
             f" CPU: controller {own:.2f} s, ovs-vswitchd {spent - cpu:.2f} s",
             flush=True,
         )

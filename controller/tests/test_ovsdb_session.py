@@ -551,6 +551,23 @@ def test_bfd_tells_and_ports_vanish(tmp_path: Path) -> None:
     assert [event.reason for event in events if isinstance(event, Left)] == ["br has no port 7"]
 
 
+def test_what_follows_from_a_failure_is_no_work_for_the_database() -> None:
+    """The paths of a link that failed are moved at once, and their queues are written right after that."""
+    moving = 0.5
+
+    def slow(event: Event) -> None:
+        if isinstance(event, LinkDown):
+            time.sleep(moving)
+
+    database = Database("unix:/nowhere", slow, {1: "s1"})
+    for forwarding in ("true", "false"):
+        database._replica.update(rows(forwarding=forwarding))
+        began = time.monotonic()
+        work = database._see()
+    assert time.monotonic() - began >= moving
+    assert work < moving
+
+
 def test_an_answer_is_read_before_the_updates_behind_it(tmp_path: Path) -> None:
     """Updates that come in one piece with the first answer change what that said."""
 

@@ -177,6 +177,25 @@ def test_frames_of_others_show_no_link() -> None:
     assert (one.topology(9.0).links, one.unknown) == (set(), 1)
 
 
+def test_time_in_which_the_controller_stood_still_is_no_silence() -> None:
+    """LLDP frames wait in sockets while the core moves hundreds of paths."""
+
+    async def test() -> None:
+        runtime = Runtime(parse(GOOD, "f"), Kept())
+        one = runtime._seen
+        sessions(one, runtime._heard)
+        cross(one, runtime._heard)
+        for step, looks, links in ((60.0, 1, BOTH), (0.25, 60, set())):
+            for _ in range(looks):
+                runtime._began += step
+                task = asyncio.create_task(runtime._discover())
+                await asyncio.sleep(0)
+                task.cancel()
+            assert one.topology(runtime.now).links == links
+
+    asyncio.run(test())
+
+
 @pytest.mark.parametrize("bfd", [True, False])
 def test_bfd_that_ends_where_it_is_switched_off_is_no_news(bfd: bool) -> None:
     """A predecessor had switched it on: both ends hear nothing any more as it goes."""

@@ -47,6 +47,11 @@ LONGEST_GATHER = 1.0
 """Seconds."""
 MOST_CHANGES = 200
 """Changes of one transaction."""
+NEWS = 0.05
+"""Seconds of what follows from a look at the rows that count as work for the database, at most.
+
+A link that failed may move hundreds of paths, whose queues must not wait for that.
+"""
 QUIET = 60.0
 """Seconds without a write after which what another undoes is no repetition."""
 LINES, LINES_AT_ONCE = 5.0, 200.0
@@ -253,19 +258,21 @@ class Database:
         while True:
             await self._fresh.wait()
             self._fresh.clear()
-            began = time.monotonic()
-            self._see()
-            await asyncio.sleep(SHARE * (time.monotonic() - began))
+            await asyncio.sleep(SHARE * self._see())
 
-    def _see(self) -> None:
+    def _see(self) -> float:
+        """Makes the view anew, and tells of links. Returns how long that took (s)."""
+        began = time.monotonic()
         before, self._view = self._view, self._replica.view()
         if (only := self._only) is not None:
             bridges = self._view.bridges.items()
             self._view.bridges = {datapath: bridge for datapath, bridge in bridges if datapath in only}
+        read = time.monotonic()
         self._tell_links()
         if self._view.applied != before.applied:
             self._applied.set()
         self._dirty.set()
+        return read - began + min(time.monotonic() - read, NEWS)
 
     async def _keep(self, connection: Connection) -> None:
         """Writes what is wanted, whenever that or the view has changed."""

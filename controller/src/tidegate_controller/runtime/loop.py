@@ -27,6 +27,7 @@ from typing import Any
 from tidegate_controller import events as ev
 from tidegate_controller.config import Config
 from tidegate_controller.core import Core
+from tidegate_controller.decide.leases import Clock
 from tidegate_controller.model.paths import PathRequest
 from tidegate_controller.model.topology import Port, Topology
 from tidegate_controller.openflow import codec, server
@@ -126,11 +127,17 @@ class Runtime:
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: asyncio.Future[None] | None = None
         self._began = time.time() - time.monotonic()
+        self._listened = Clock(self.now, 2 * config.interval / LOOKS)
 
     @property
     def now(self) -> float:
         """Unix time (s) that never goes back."""
         return self._began + time.monotonic()
+
+    @property
+    def _heard(self) -> float:
+        """The time of LLDP (s): frames that wait while the core moves hundreds of paths are no silence."""
+        return self._listened.look(self.now)
 
     @property
     def term(self) -> int:
@@ -200,7 +207,7 @@ class Runtime:
         before, self._config = self._config, config
         fresh = {name: host for name, host in config.hosts.items() if name not in before.hosts}
         if fresh and self.leading:
-            self._seen.attach(fresh, self.now)
+            self._seen.attach(fresh, self._heard)
             self._look(config.terms)
 
     def rechecked(self) -> None:
@@ -337,7 +344,6 @@ class Runtime:
     # Events.
 
     def _of_switch(self, event: server.Event) -> None:
-        now = self.now
         match event:
             case server.SwitchUp(name, session, ports):
                 if self._election is None:
@@ -351,14 +357,14 @@ class Runtime:
             case server.PortsChanged(name, ports) if self.switches[name].session is not None:
                 self._ports(name, ports)
             case server.PacketIn(name, port, frame) if self.leading:
-                self._seen.frame(Port(name, port), frame, now)
+                self._seen.frame(Port(name, port), frame, self._heard)
             case _:
                 pass
         self._look()
 
     def _up(self, name: str, session: Session, ports: Mapping[int, PortState]) -> None:
         self._withdraw(name, "not connected")
-        self._seen.session(name, self.now)
+        self._seen.session(name, self._heard)
         self.switches[name].up(session)
         self._ports(name, ports)
         self.happened(ev.SwitchBack(name))
@@ -385,7 +391,7 @@ class Runtime:
             self._ask_role(name, session)
 
     def _ports(self, name: str, ports: Mapping[int, PortState]) -> None:
-        self._seen.ports(name, {number: port.up for number, port in ports.items()}, self.now)
+        self._seen.ports(name, {number: port.up for number, port in ports.items()}, self._heard)
 
     def _of_database(self, event: db.Event) -> None:
         match event:
@@ -411,10 +417,10 @@ class Runtime:
     async def _discover(self) -> None:
         discovery = self._seen.discovery
         while True:
-            for port, frame in discovery.due(self.now):
+            for port, frame in discovery.due(self._heard):
                 session = self.switches[port.switch].session
                 if session is not None:
                     session.send(codec.packet_out(port.number, frame))
-            self._seen.expire(self.now)
+            self._seen.expire(self._heard)
             self._look()
             await asyncio.sleep(discovery.interval / LOOKS)
