@@ -223,7 +223,9 @@ class World:
         based = [order for order in orders if isinstance(order, ev.Sync) or order.ticket.owner == BASIS]
         if not based and self.core.basis.phase == Phase.IDLE:
             self.flapped -= {link.name for link in engine.newest.links}
-        self.whole_ways(self.core.intents())
+        intents = self.core.intents()
+        self.whole_ways(intents)
+        assert all(self.core.intent(switch) == intent for switch, intent in intents.items())
         synced = not any(isinstance(order, ev.Sync) for order in orders)
         if synced and not self.gone and not self.core.stale:
             self.whole_ways(self.live)
