@@ -217,7 +217,9 @@ class World:
         self.not_overbooked()
         self.keeps_bounds()
         orders = [order for orders in self.queues.values() for order in orders]
-        self.whole_ways(self.core.intents())
+        intents = self.core.intents()
+        self.whole_ways(intents)
+        assert all(self.core.intent(switch) == intent for switch, intent in intents.items())
         synced = not any(isinstance(order, ev.Sync) for order in orders)
         if synced and not self.gone and not self.core.stale:
             self.whole_ways(self.live)
