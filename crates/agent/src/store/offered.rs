@@ -152,6 +152,14 @@ fn beside(
             }
         }
     }
+    // The network behind a plain NIC is the peer that the file has.
+    for uplink in
+        others.uplinks.values().filter(|uplink| uplink.is_plain() && controller.serves(&uplink.name))
+    {
+        for peer in &uplink.peers {
+            behind.entry(&peer.name).or_insert_with(|| (uplink, peer.clone()));
+        }
+    }
     for located in &offer.remotes {
         let remote = &located.value;
         match beside_one(remote, others, &behind) {

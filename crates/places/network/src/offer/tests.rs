@@ -32,7 +32,7 @@ fn vnic(name: &str, number: u8, to: &[&str]) -> api::Remote {
         deadline: (!to.is_empty()).then_some(2_000_000),
         to: to.iter().map(|to| (*to).to_owned()).collect(),
     };
-    api::Remote { vnic, host: "h2".into() }
+    api::Remote { vnic, host: "h2".into(), plain: false }
 }
 
 fn view(peers: Vec<api::Peer>, remotes: Vec<api::Remote>) -> View {
@@ -143,7 +143,7 @@ prop_compose! {
         }).chain([host("h2", "192.0.2.9")]).collect();
         let remotes = remotes.into_iter().map(|(name, mac, segment, (rate, burst, deadline), to)| {
             let vnic = Announced { name, mac, segment, addresses: vec![], rate, burst, deadline, to };
-            api::Remote { vnic, host: "h2".into() }
+            api::Remote { vnic, host: "h2".into(), plain: false }
         }).collect();
         view(peers, remotes)
     }
