@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from apis import served, vnic, wanted
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidegate_controller.api.schema import Invalid, named
 from tidegate_controller.decide import asked
@@ -131,6 +133,35 @@ def test_who_sees_whom(registry: Registry) -> None:
     registry.publish(15.0)
     assert [remote.vnic.name for remote in registry.surroundings("h1").remotes] == ["c"]
     assert registry.version("h1") > version
+
+
+some_vlans = st.sets(st.sampled_from([VLAN, 43])).map(lambda found: tuple(sorted(found)))
+some_vnics = st.sets(st.tuples(st.integers(1, 3), st.sampled_from([VLAN, 43])))
+registrations = st.tuples(st.sampled_from(["h1", "h2", "h3"]), some_vlans, some_vnics, st.booleans())
+
+
+@given(st.lists(registrations, max_size=8), st.booleans())
+def test_a_version_for_what_differs(steps: list[tuple[Any, ...]], mixed: bool) -> None:
+    """Who sees something else has a new version; without VXLAN, no other host has one."""
+    hosts = ["h1", "h2", "h3"]
+    real = Registry({host: allowed(number, VLAN, 43) for number, host in enumerate(hosts, 1)}, 1e9, 0.0)
+    for host in hosts:
+        real.register(host, Registration("r"), 0.0)
+    for now, (host, vlans, numbers, outer) in enumerate(steps, 1):
+        real.publish(now - 0.5)
+        before = {one: (real.version(one), real.surroundings(one)) for one in hosts}
+        vnics = [
+            Vnic(f"{host}-{number}-{vlan}", f"02:00:00:00:0{host[1]}:{number:02x}", vlan)
+            for number, vlan in sorted(numbers)
+        ]
+        uplinks = (Uplink("up", f"10.0.0.{host[1]}", 4789, 1),) if outer and mixed else ()
+        real.register(host, replace(announced(*vnics, vlans=vlans), uplinks=uplinks), float(now))
+        real.publish(float(now))
+        for one, (version, seen) in before.items():
+            if real.surroundings(one) != seen:
+                assert real.version(one) > version, one
+            elif not mixed:
+                assert real.version(one) == version, one
 
 
 def test_the_word_of_the_far_host_is_its_announcement(registry: Registry) -> None:

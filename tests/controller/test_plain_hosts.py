@@ -36,6 +36,7 @@ rate = "1gbit"
 [uplink.lan.peer.net]
 segments = [{segment}]
 """
+pytestmark = pytest.mark.nightly
 TX = 'tx = { max = "2mbit", burst = "2kB" }'
 TERMS = {
     "a": (TX, 'deadline = "100ms"', 'to = ["b"]'),

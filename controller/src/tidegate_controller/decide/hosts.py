@@ -52,11 +52,6 @@ class _Shown:
         differ = {vnic.segment for name, vnic in self.vnics.items() if without.get(name) != vnic}
         return differ if self.uplink is not None else differ & self.vlans
 
-    def seen_as(self) -> tuple[object, ...]:
-        """Returns what others see of its uplinks, beside the address: that is the configuration's."""
-        uplink = (self.uplink.port, self.uplink.arrival_budget) if self.uplink else None
-        return uplink, self.vlans
-
 
 @dataclass
 class _Host:
@@ -326,15 +321,20 @@ class Registry:
             {vnic.segment for vnic in before.vnics.values()},
             {vnic.segment for vnic in counted.values()},
         )
-        # What this host sees of others begins and ends with its segments.
-        own = any(self._visible(segment, host) for segment in had ^ has)
+        # What this host sees of others begins and ends with its segments, and VLANs of its plain NIC.
+        turned = (before.vlans ^ after.vlans) & (had | has)
+        own = any(self._visible(segment, host, before.vlans | after.vlans) for segment in had ^ has)
+        own = own or any(self._behind(segment, host) for segment in turned)
         self._changes += 1
-        if own or after.refused != before.refused or after.vlans != before.vlans:
+        if own or after.refused != before.refused:
             self._bump([host])
         self._put(host, before.vnics, counted)
-        same = before.seen_as() == after.seen_as()
+        same = _as_peer(before.uplink) == _as_peer(after.uplink)
         differ = before.visible(counted if same else {}) | after.visible(before.vnics if same else {})
-        self._bump({other for segment in differ for other in self._in.get(segment, ()) if other != host})
+        outer = before.uplink is not None or after.uplink is not None
+        for segment in differ | turned:
+            others = self._in.get(segment, {}).keys() - {host} if outer and segment in differ else set[str]()
+            self._bump(others | self._behind(segment, host))
 
     def _put(self, host: str, before: dict[str, Vnic], counted: dict[str, Vnic]) -> None:
         """Keeps in mind what counts now."""
@@ -348,11 +348,21 @@ class Registry:
             was = self._parted.get(vnic.name)
             self._terms[vnic.name] = was if was is not None and was[1] == vnic else (self._changes, vnic)
 
-    def _visible(self, segment: int, without: str) -> bool:
-        return any(segment in segments for _, segments in self._away.values()) or any(
-            far.uplink is not None or segment in far.vlans
-            for far in (self._hosts[other] for other in self._in.get(segment, ()) if other != without)
+    def _visible(self, segment: int, without: str, vlans: frozenset[int]) -> bool:
+        """Whether a host with these VLANs sees others in a segment."""
+        return (
+            any(segment in segments for _, segments in self._away.values())
+            or any(
+                other != without and self._hosts[other].uplink is not None
+                for other in self._in.get(segment, ())
+            )
+            or (segment in vlans and bool(self._behind(segment, without)))
         )
+
+    def _behind(self, segment: int, without: str) -> set[str]:
+        """Finds other hosts with vNICs in a segment whose plain NIC has it as VLAN."""
+        inside = self._in.get(segment, ())
+        return {other for other in inside if other != without and segment in self._hosts[other].vlans}
 
     def _count(self, segment: int, host: str, by: int) -> None:
         inside = self._in.setdefault(segment, {})
@@ -365,6 +375,11 @@ class Registry:
     def _bump(self, hosts: Iterable[str]) -> None:
         self._changes += 1
         self.bumped.update(hosts)
+
+
+def _as_peer(uplink: Uplink | None) -> tuple[int, int] | None:
+    """Returns what others see of an uplink, beside the address, which is always that of the configuration."""
+    return (uplink.port, uplink.arrival_budget) if uplink else None
 
 
 def _announced(one: Registration) -> tuple[object, ...]:
