@@ -106,7 +106,7 @@ fn a_path_of_a_plain_nic_by_hand() {
     // Frames have their tag, and no stamp: 64 bytes on the wire for 60. 7,500 bytes leave at once, that is 8,000.
     let vnic = Vnic { mtu: 1500, ..urgent("plc1", "2500us", &["plc9"]) };
     let (remote, uplink) = (testing::remote("plc9"), plain());
-    let found = of(std::slice::from_ref(&vnic), &[uplink.clone()], std::slice::from_ref(&remote));
+    let found = of(std::slice::from_ref(&vnic), std::slice::from_ref(&uplink), std::slice::from_ref(&remote));
     assert_eq!(found.faults, []);
     let [terms] = &found.terms[..] else { panic!("{found:?}") };
     assert_eq!(terms.seen, Seen::Tagged { vlan: 1, source_mac: vnic.mac, target_mac: remote.mac });
