@@ -82,7 +82,7 @@ class Core:
         engine.set_queues()
         return engine.effects
 
-    def handle(self, event: ev.Event, now: float) -> list[ev.Effect]:
+    def handle(self, event: ev.Event, now: float) -> list[ev.Effect]:  # noqa: PLR0912 - one case each
         """Takes in an event. Returns what is to be done."""
         engine = self.engine
         engine.effects, engine.now = [], now
@@ -97,6 +97,8 @@ class Core:
                 reactions.sampled(engine, event.samples)
             case ev.Dropped():
                 reactions.dropped(engine, event)
+            case ev.VlansAnnounced(vlans):
+                engine.announced = vlans
             case ev.TopologyChanged():
                 self._changed(event)
             case ev.SwitchDone():
@@ -191,7 +193,7 @@ class Core:
         if self._tree is None or links != self._tree.links:
             self._trees += 1
             try:
-                tag = self.engine.tags.take(f"broadcast#{self._trees}")
+                tag = self.engine.take_tag(f"broadcast#{self._trees}")
             except TagsUsedUp:
                 if self._tree is None:
                     raise

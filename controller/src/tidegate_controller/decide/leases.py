@@ -29,7 +29,7 @@ class Clock:
     def look(self, now: float) -> float:
         """Goes on to `now`, or by one step. Returns this time."""
         self.time += min(max(0.0, now - self._seen), self._step)
-        self._seen = max(self._seen, now)
+        self._seen = now
         return self.time
 
 
