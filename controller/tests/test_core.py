@@ -16,7 +16,7 @@ from tidegate_controller.decide.react import Remedy
 from tidegate_controller.engine import Settings
 from tidegate_controller.model.decisions import Verdict
 from tidegate_controller.model.intent import SwitchIntent
-from tidegate_controller.model.paths import Path, PathRequest, PathState
+from tidegate_controller.model.paths import EthernetKey, FlowKey, Path, PathRequest, PathState
 from tidegate_controller.model.topology import Port, Topology
 
 faulty = st.sampled_from([0.0, 0.02, 0.1])
@@ -328,13 +328,20 @@ def test_a_vm_that_moves_to_another_host(world: World) -> None:
     assert world.core.engine.book.names() == ["h0/v>r#2"]
 
 
+MACS = ("02:00:00:00:0a:01", "02:00:00:00:0b:01")
+
+
 @pytest.mark.parametrize(
     ("wanted", "reason"),
     [
         (replace(request(), name=""), "its name has 1 to 200 characters"),
         (request(target=9), "host h9 is not in the configuration"),
-        (replace(request(), key=replace(request().key, source="10.9.9.9")), "its hosts have 10.0.0.0 to"),
+        (replace(request(), key=FlowKey("10.9.9.9", "10.0.0.2", 1)), "its hosts have 10.0.0.0 to"),
         (replace(request(), dscp=64), "its mark is 0 to 63"),
+        (replace(request(), key=EthernetKey(4095, 5, *MACS), dscp=0), "its VLAN is 1 to 4094, its priority"),
+        (replace(request(), key=EthernetKey(42, 0, *MACS), dscp=0), "its VLAN is 1 to 4094, its priority"),
+        (replace(request(), key=EthernetKey(42, 5, *MACS)), "its mark 0"),
+        (replace(request(), key=EthernetKey(1, 5, *MACS), dscp=0), "is the tag of broadcast#1 between"),
         (replace(request(), rate=0), "are above 0"),
         (replace(request(), burst=10**15), "at most 1GB"),
         (request("w"), "path h0/v>r has the same addresses, ports and mark"),

@@ -16,13 +16,14 @@ from test_config import GOOD
 import tidegate_controller
 from tidegate_controller import events as ev
 from tidegate_controller.config import parse
+from tidegate_controller.decide.leases import Clock
 from tidegate_controller.decide.move import Update
 from tidegate_controller.main import main
 from tidegate_controller.model.topology import Link, Port, Topology
 from tidegate_controller.openflow.lldp import Discovery
+from tidegate_controller.ovsdb import events as db
 from tidegate_controller.runtime.damping import FIRST, LONGEST, Damping
 from tidegate_controller.runtime.kept import Kept
-from tidegate_controller.runtime.listening import Listening
 from tidegate_controller.runtime.loop import Runtime
 from tidegate_controller.runtime.seen import Seen
 from tidegate_controller.runtime.switch import Switch
@@ -189,15 +190,14 @@ def test_silence_counts_while_the_process_listened() -> None:
 
 @given(st.lists(st.floats(-1, 100), max_size=60))
 def test_a_clock_of_what_was_heard(steps: list[float]) -> None:
-    """It never goes back, is never ahead of the time, and is as fast as that if the looks are frequent."""
-    clock, now, before = Listening(0.5), 1000.0, 0.0
-    assert clock.until(now) == 0.0
+    """It never goes back, and is as fast as the time if the looks are frequent."""
+    clock, now, before = Clock(1000.0, 0.5), 1000.0, 1000.0
     latest = now
     for step in steps:
         now += step
-        gained = clock.until(now) - before
+        gained = clock.look(now) - before
         assert gained == pytest.approx(min(max(0.0, now - latest), 0.5), abs=1e-6)
-        before, latest = before + gained, max(now, latest)
+        before, latest = before + gained, now
 
 
 def test_bfd_of_both_ends_keeps_a_link_whose_lldp_frames_are_late() -> None:
@@ -245,6 +245,37 @@ def test_frames_of_others_show_no_link() -> None:
     frames = dict(one.discovery.due(0.0))
     one.frame(LINK.target, frames[Port("s1", 7)], 0.0)
     assert (one.topology(9.0).links, one.unknown) == (set(), 1)
+
+
+def test_time_in_which_the_controller_stood_still_is_no_silence() -> None:
+    """LLDP frames wait in sockets while the core moves hundreds of paths."""
+
+    async def test() -> None:
+        runtime = Runtime(parse(GOOD, "f"), Kept())
+        one = runtime._seen
+        sessions(one, runtime.now)
+        cross(one, runtime.now)
+        for step, looks, links in ((60.0, 1, BOTH), (0.25, 60, set())):
+            for _ in range(looks):
+                runtime._began += step
+                task = asyncio.create_task(runtime._discover())
+                await asyncio.sleep(0)
+                task.cancel()
+            assert one.topology(runtime.now).links == links
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("bfd", [True, False])
+def test_bfd_that_ends_where_it_is_switched_off_is_no_news(bfd: bool) -> None:
+    """A predecessor had switched it on: both ends hear nothing any more as it goes."""
+    text = GOOD if bfd else GOOD.replace('"1.5s"', '"1.5s"\nbfd = false')
+    runtime = Runtime(parse(text, "f"), Kept())
+    one = runtime._seen
+    sessions(one, 0.0)
+    cross(one, 0.0)
+    runtime._of_database(db.LinkDown(LINK.source, "no BFD any more"))
+    assert one.topology(0.0).links == (set() if bfd else BOTH)
 
 
 def test_orders_of_a_switch_that_is_not_there() -> None:

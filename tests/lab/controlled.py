@@ -17,6 +17,7 @@ from tidegate_controller.model.decisions import Decision, Verdict
 from tidegate_controller.model.intent import BEST_EFFORT, queue_of
 from tidegate_controller.model.paths import FlowKey, Path, PathRequest
 from tidegate_controller.openflow import sync
+from tidegate_controller.ovsdb import events as db
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.loop import Runtime
 
@@ -52,7 +53,7 @@ def configuration(fabric: Fabric, terms: str = TERMS, uplinks: str = 'reservable
 
     text = [terms]
     for switch in fabric.ports:
-        database = f'database = "{fabric.ovs.remote}"'
+        database = f'database = "{fabric.switch_of(switch).remote}"'
         text.append(f'[switches.{switch}]\ndatapath = "{fabric.datapath(switch):016x}"\n{database}')
     for one, other in fabric.links:
         text.append(f'[[links]]\nbetween = ["{port(one)}", "{port(other)}"]')
@@ -62,13 +63,27 @@ def configuration(fabric: Fabric, terms: str = TERMS, uplinks: str = 'reservable
     return parse("\n".join(text), "network.toml")
 
 
+class Counting(Runtime):
+    """A runtime that notes when BFD lost the other end of a port."""
+
+    def __init__(self, config: Config, kept: Kept) -> None:
+        self.silent: list[float] = []
+        """Unix time of each loss."""
+        super().__init__(config, kept)
+
+    def _of_database(self, event: db.Event) -> None:
+        if isinstance(event, db.LinkDown):
+            self.silent.append(self.now)
+        super()._of_database(event)
+
+
 class Controller:
     """A runtime with its network."""
 
     def __init__(self, fabric: Fabric, kept: Kept, config: Config | None = None) -> None:
         self.fabric, self.kept = fabric, kept
         self.config = config or configuration(fabric)
-        self.runtime = Runtime(self.config, kept)
+        self.runtime = Counting(self.config, kept)
 
     async def until(self, what: str, ready: Callable[[], object], timeout: float = 30) -> None:
         """Waits, and lets the controller work."""
@@ -101,9 +116,9 @@ class Controller:
         sessions = self.runtime.server.sessions
         await self.until("all switches", lambda: len(sessions) == len(self.fabric.ports))
         await self.until("all links", self.quiet)
-        for database in self.runtime.databases.values():
-            for switch in self.fabric.ports:
-                assert await database.settled(switch) == {}
+        for remote, numbers in self.config.databases.items():
+            for number in numbers:
+                assert await self.runtime.databases[remote].settled(self.config.datapaths[number]) == {}
         if not steer:
             return
         marks = {mark: queue_of(level) for level, mark in enumerate(self.config.settings.marks.levels)}

@@ -58,6 +58,8 @@ class ThreeHosts:
     """h1 to h3 with the vNICs a to c, whose contracts have the lines of `terms`."""
 
     NAMES: Mapping[str, str] = {"h1": "a", "h2": "b", "h3": "c"}
+    TEMPLATE = HOST
+    """Of a host's own file."""
 
     def __init__(
         self, folder: Path, terms: Mapping[str, Sequence[str]], cleanup: ExitStack, *, tls: bool = False
@@ -66,7 +68,7 @@ class ThreeHosts:
         self.folder, self.tls, self.url = folder, tls, SECURE if tls else URL
         if tls:
             assert main(["init", "--folder", str(folder / "trust"), "--name", ADDRESS]) == 0
-        self.fabric = cleanup.enter_context(Fabric(folder / "net", line(3)))
+        self.fabric = cleanup.enter_context(Fabric(folder / "net", line(len(self.NAMES))))
         self._manage()
         self.controller = self.start_controller()
         self.fabric.connect("tcp:127.0.0.1:6653")
@@ -100,7 +102,7 @@ class ThreeHosts:
         if self.tls:
             identity, key = self._enrol(host, token, folder / "enrolled"), 'key = "controller"'
         terms = {"url": self.url, "host": host, "identity": identity, "key": key, "segment": SEGMENT}
-        (folder / "etc/tidegate.toml").write_text(HOST.format(local=address(number), **terms))
+        (folder / "etc/tidegate.toml").write_text(self.TEMPLATE.format(local=address(number), **terms))
         (folder / "etc/vnics.toml").write_text(vnics)
 
     def _enrol(self, host: str, token: Path, folder: Path) -> str:

@@ -82,7 +82,7 @@ class Core:
         engine.set_queues()
         return engine.effects
 
-    def handle(self, event: ev.Event, now: float) -> list[ev.Effect]:
+    def handle(self, event: ev.Event, now: float) -> list[ev.Effect]:  # noqa: PLR0912 - one case each
         """Takes in an event. Returns what is to be done."""
         engine = self.engine
         engine.effects, engine.now = [], now
@@ -97,6 +97,8 @@ class Core:
                 reactions.sampled(engine, event.samples)
             case ev.Dropped():
                 reactions.dropped(engine, event)
+            case ev.VlansAnnounced(vlans):
+                engine.announced = vlans
             case ev.TopologyChanged():
                 self._changed(event)
             case ev.SwitchDone():
@@ -117,18 +119,25 @@ class Core:
         engine.set_queues()
         return engine.effects
 
-    def intents(self) -> dict[str, SwitchIntent]:
-        """Returns what all switches are to hold at this moment."""
+    def intent(self, switch: str) -> SwitchIntent:
+        """Returns what one switch is to hold at this moment, without the work for all others."""
+        return self.intents(switch).get(switch, SwitchIntent())
+
+    def intents(self, only: str | None = None) -> dict[str, SwitchIntent]:
+        """Returns what all switches are to hold at this moment; or, whole, what one of them is to hold."""
         engine = self.engine
-        found = {switch: SwitchIntent(set(rules)) for switch, rules in self.basis.held().items()}
+        held = self.basis.held().items()
+        found = {switch: SwitchIntent(set(rules)) for switch, rules in held if only in (None, switch)}
         for name, path in engine.paths.items():
-            if name not in engine.running and path.state != PathState.BROKEN:
+            if name in engine.running or path.state == PathState.BROKEN:
+                continue
+            if only is None or _may_cross(path, only):
                 put(found, place(path, engine.settings.marks))
         for running in engine.running.values():
             merge(found, running.change.present())
         for link in engine.book.terms.values():
             port = port_of(link.name)
-            if port is not None:
+            if port is not None and only in (None, port.switch):
                 queues = queues_of(link, engine.loads, engine.settings.marks, engine.raised)
                 found.setdefault(port.switch, SwitchIntent()).queues[port.number] = queues
         for port in watched(engine.book.terms) if engine.settings.bfd else ():
@@ -184,7 +193,7 @@ class Core:
         if self._tree is None or links != self._tree.links:
             self._trees += 1
             try:
-                tag = self.engine.tags.take(f"broadcast#{self._trees}")
+                tag = self.engine.take_tag(f"broadcast#{self._trees}")
             except TagsUsedUp:
                 if self._tree is None:
                     raise
@@ -269,4 +278,11 @@ class Core:
 
     def _sync(self, switch: str) -> None:
         self.stale.discard(switch)
-        self.engine.effects.append(ev.Sync(switch, self.intents().get(switch, SwitchIntent())))
+        self.engine.effects.append(ev.Sync(switch, self.intent(switch)))
+
+
+def _may_cross(path: Path, switch: str) -> bool:
+    """Returns whether a path may have rules at a switch; of a name that ends like another's, too."""
+    start = f"{switch}:"
+    routes = (path.route, path.backup)
+    return any(start in link for route in routes if route is not None for link in route.links)

@@ -163,7 +163,7 @@ def _move(
         return (f"path {path.request.name}: {none}",)
     new = replace(path, generation=path.generation + 1, backup=None)
     try:
-        tag = engine.tags.take(new.reservation)
+        tag = engine.take_tag(new.reservation, new.request.key)
     except TagsUsedUp as used:
         return (str(used),)
     try:

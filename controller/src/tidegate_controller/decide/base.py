@@ -3,7 +3,7 @@
 ```text
  EDGE   port of a host: LLDP ─▶ drop · a tag ─▶ drop · a level's mark ─▶ mark 0, go on · else ─▶ go on
         port of a link: LLDP ─▶ controller · else ─▶ go on           any other port: LLDP ─▶ controller
- QUEUE  mark of a level ─▶ its queue · else ─▶ the queue of best effort
+ QUEUE  priority of a level in the tag ─▶ its queue · mark of a level ─▶ its queue · else ─▶ best effort
  WAY    a host's MAC ─▶ next port of the shortest way
 ```
 
@@ -12,8 +12,9 @@ The rules are the same whichever paths there are, so a path that comes, goes or 
 
 from collections.abc import Set
 
-from tidegate_controller.decide.marks import Marks, Priority
+from tidegate_controller.decide.marks import Marks, Priority, priority_of
 from tidegate_controller.model.intent import (
+    ANY_TAG,
     BEST_EFFORT,
     IPV4,
     IPV6,
@@ -70,6 +71,9 @@ def _queue(marks: Marks) -> set[Rule]:
     onward = Goto(Table.WAY)
     found = {_rule(Table.QUEUE, Priority.DEFAULT, Match(), SetQueue(BEST_EFFORT), onward)}
     for level, mark in enumerate(marks.levels):
+        # The edge writes it: no frame of a host has one that the edge has not allowed.
+        tagged = Match(tag=ANY_TAG, priority=priority_of(level))
+        found.add(_rule(Table.QUEUE, Priority.TAG_MARK, tagged, SetQueue(marks.queue(level)), onward))
         for kind in (IPV4, IPV6):
             match = Match(eth_type=kind, dscp=mark)
             found.add(_rule(Table.QUEUE, Priority.MARK, match, SetQueue(marks.queue(level)), onward))

@@ -19,10 +19,10 @@ to confirm them. Links that come and go are damped (`damping.py`).
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Set
 
+from tidegate_controller.decide.leases import Clock
 from tidegate_controller.model.topology import Attachment, Link, Port, Topology
 from tidegate_controller.openflow.lldp import CONFIRMATIONS, Discovery, is_lldp
 from tidegate_controller.runtime.damping import Damping
-from tidegate_controller.runtime.listening import Listening
 
 
 class Seen:
@@ -54,7 +54,7 @@ class Seen:
         """Ports of each switch that are up."""
         self._switches = set(before.switches) & set(switches)
         self._crossed = set(before.links) & self._links
-        self._listening = Listening(discovery.interval / 2)
+        self._listened = Clock(0.0, discovery.interval / 2)
         self._since: dict[str, float] = {}
         """When the session of a switch began, by the time that this process listened."""
         self._down: set[Port] = set()
@@ -90,7 +90,7 @@ class Seen:
         """A switch has a session."""
         self._fresh |= switch not in self._switches
         self._switches.add(switch)
-        self._since[switch] = self._listening.until(now)
+        self._since[switch] = self._listened.look(now)
 
     def no_session(self, switch: str) -> None:
         """A switch has none any more."""
@@ -121,7 +121,7 @@ class Seen:
         """A frame that a switch has sent to the controller."""
         if not is_lldp(frame):
             return
-        link = self.discovery.received(port, frame, self._listening.until(now))
+        link = self.discovery.received(port, frame, self._listened.look(now))
         if link is None:
             return
         if link in self._links:
@@ -135,7 +135,7 @@ class Seen:
 
         `heard` are ports where BFD hears the other end now.
         """
-        listened = self._listening.until(now)
+        listened = self._listened.look(now)
         self.discovery.expire(listened)
         since = listened - self.discovery.interval * (CONFIRMATIONS + 1)
         able = {switch for switch, began in self._since.items() if began < since}

@@ -152,6 +152,14 @@ fn beside(
             }
         }
     }
+    // The network behind a plain NIC is the peer that the file has.
+    for uplink in
+        others.uplinks.values().filter(|uplink| uplink.is_plain() && controller.serves(&uplink.name))
+    {
+        for peer in &uplink.peers {
+            behind.entry(&peer.name).or_insert_with(|| (uplink, peer.clone()));
+        }
+    }
     for located in &offer.remotes {
         let remote = &located.value;
         match beside_one(remote, others, &behind) {
@@ -333,5 +341,29 @@ addresses = ["10.0.0.7"]
         // What another host was told is nothing here.
         contracts.offer("h9", told(&peers, &part), true);
         assert_eq!(contracts.offers.len(), 1);
+    }
+
+    #[test]
+    fn a_remote_behind_a_plain_nic_is_behind_the_peer_of_the_file() {
+        let lan = "[uplink.lan0]\nkind = \"packet\"\ndevice = \"eth1\"\nrate = \"1gbit\"\npeer.lan.segments = [1]\n";
+        let net = NET.replace("[\"net0\"]", "[\"net0\", \"lan0\"]");
+        let offered = |net: &str, remotes: &str| {
+            let mut contracts = Contracts::default();
+            let text = format!("{net}\n{lan}");
+            contracts.merge(&Owner::Api, parse(&text, "net.toml").unwrap(), false).unwrap();
+            let differences = contracts.offer("h1", told(&[], remotes), true);
+            let remotes =
+                contracts.network().remotes.iter().map(|r| (r.name.clone(), r.peer.clone())).collect();
+            (differences, remotes)
+        };
+        let (differences, remotes): (Vec<String>, Vec<(String, String)>) =
+            offered(&net, &remote("b1", 1, "lan", ""));
+        assert_eq!(differences, Vec::<String>::new());
+        assert!(remotes.contains(&("b1".into(), "lan".into())), "{remotes:?}");
+        let (differences, _) = offered(NET, &remote("b1", 1, "lan", ""));
+        assert_eq!(differences, ["[remote.b1]: its host lan is behind no uplink of [controller]"]);
+        let (differences, _) =
+            offered(&net, &remote("b1", 1, "lan", "").replace("segment = 1", "segment = 2"));
+        assert_eq!(differences, ["[remote.b1]: peer lan does not carry its segment 2"]);
     }
 }

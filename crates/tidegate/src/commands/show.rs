@@ -53,7 +53,12 @@ fn paths(paths: &[NetworkPath]) -> String {
         let level = path.level.map(|level| level.to_string());
         let links = Some(path.links.join(" ")).filter(|links| !links.is_empty());
         let port = path.port.map(|port| format!("{port} (outer UDP source port)"));
-        let misses = (path.misses > 0).then(|| format!("{} late frames reported", path.misses));
+        // Frames of a plain NIC have no stamp.
+        let misses = if path.ends_at_nic {
+            Some("not measured: the promise ends at the far host's NIC".to_owned())
+        } else {
+            (path.misses > 0).then(|| format!("{} late frames reported", path.misses))
+        };
         for (key, value) in [("level", level), ("links", links), ("port", port), ("misses", misses)] {
             if let Some(value) = value {
                 let _ = writeln!(out, "  {key:<6} = {value}");
