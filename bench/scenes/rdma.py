@@ -138,7 +138,7 @@ def rate(ends: Ends, by: str, frame: int, seconds: int) -> Rate:
         busy = ends.busy() - before
         # The receiver's: the sender counts what it has sent.
         printed = ends.hosts[1].run("sleep 1; cat /tmp/far.log")
-        got = number(r"^ *\d+ +\d+ +[\d.]+ +[\d.]+ +([\d.]+)", printed) * 1e6
+        got = number(r"^ *\d+ +\d+ +[\d.]+ +[\d.]+\s+([\d.]+)", printed) * 1e6
         return Rate(got, busy / (got * seconds) * 1e6)
     ends.begin(2, ends.command(2, by, f"receive --frame {frame} --seconds {seconds} --windows 1"))
     before = ends.busy()
@@ -160,7 +160,7 @@ def round_trip(ends: Ends, by: str, frame: int, count: int) -> float:
         ends.begin(2, words)
         printed = one.run(f"{words} {address(2)}", timeout=count // 10 + 60)
         # Half of a round trip: t_typical, the fifth column.
-        return 2 * number(r"^ *\d+ +\d+ +[\d.]+ +[\d.]+ +([\d.]+)", printed)
+        return 2 * number(r"^ *\d+ +\d+ +[\d.]+ +[\d.]+\s+([\d.]+)", printed)
     ends.begin(2, ends.command(2, by, f"answer --frame {frame}"))
     printed = one.run(ends.command(1, by, f"ask --frame {frame} --count {count}"), timeout=count // 10 + 60)
     ends.end(2)

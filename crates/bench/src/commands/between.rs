@@ -100,7 +100,8 @@ pub fn run(scene: &Scene, args: &Args, json: bool) -> Outcome<String> {
     let vnic = scene.vnic(&args.vnic)?;
     let frame = || args.frame.build(args.to, vnic.mac, 0);
     if let Role::Ask | Role::Answer = args.role {
-        let mut front = FrontEnd::connect(scene::socket(vnic)?, Options::default())?;
+        let options = Options { buffer_size: args.frame.buffer(), ..Options::default() };
+        let mut front = FrontEnd::connect(scene::socket(vnic)?, options)?;
         if args.role == Role::Answer {
             wake::echo(&mut front, frame(), &AtomicBool::new(false))?;
             return Ok(String::new());
