@@ -34,6 +34,7 @@ from tidegate_controller import events as ev
 from tidegate_controller.decide.react import Remedy
 from tidegate_controller.model.decisions import Verdict
 from tidegate_controller.model.intent import queue_of
+from tidegate_controller.model.paths import FlowKey
 from tidegate_controller.runtime.kept import Kept
 
 TERMS = """
@@ -145,6 +146,7 @@ async def measured(controller: Controller, case: str, options: Options) -> Outco
     assert path.route.level == (0 if case == "top-level" else 1)
     for number, (budget, ends) in enumerate(CASES[case]):
         other = controller.request(f"other{number}", 500_000, 9101 + number, ends)
+        assert isinstance(other.key, FlowKey)
         key = replace(other.key, target_port=9100 + number)
         other = replace(other, key=key, burst=1500, smallest_frame=1428, largest_frame=1500, budget=budget)
         answer = await controller.ask(other)

@@ -5,6 +5,7 @@ import ipaddress
 from hypothesis import strategies as st
 
 from tidegate_controller.model.intent import (
+    ANY_TAG,
     OUR_GROUPS,
     OURS,
     Action,
@@ -16,7 +17,9 @@ from tidegate_controller.model.intent import (
     PushTag,
     Rule,
     SetDscp,
+    SetPriority,
     SetQueue,
+    SetTag,
     Table,
     ToController,
     ToGroup,
@@ -37,11 +40,15 @@ def matches(draw: st.DrawFn) -> Match:
     address = st.none() | st.integers(0, 2**bits - 1).map(lambda number: str(kind(number)))
     protocol = draw(st.none() | st.sampled_from([1, 6, 17])) if is_ip else None
     has_ports = protocol in (6, 17)
+    macs = st.none() | st.binary(min_size=6, max_size=6).map(lambda mac: mac.hex(":"))
+    tag = draw(st.none() | st.integers(0, 4094) | st.just(ANY_TAG))
     return Match(
         in_port=draw(st.none() | port_numbers),
         eth_type=eth_type,
-        eth_dst=draw(st.none() | st.binary(min_size=6, max_size=6).map(lambda mac: mac.hex(":"))),
-        tag=draw(st.none() | st.integers(0, 4094)),
+        eth_src=draw(macs),
+        eth_dst=draw(macs),
+        tag=tag,
+        priority=draw(st.none() | st.integers(0, 7)) if tag else None,
         dscp=draw(st.none() | st.integers(0, 63)) if is_ip else None,
         protocol=protocol,
         source=draw(address) if is_ip else None,
@@ -59,6 +66,8 @@ actions: st.SearchStrategy[Action] = st.one_of(
     st.integers(0, 63).map(SetDscp),
     st.integers(1, 4094).map(PushTag),
     st.just(PopTag()),
+    st.integers(1, 4094).map(SetTag),
+    st.integers(0, 7).map(SetPriority),
 )
 
 
@@ -76,6 +85,8 @@ def rules(draw: st.DrawFn) -> Rule:
             if isinstance(action, PopTag) and not tagged:
                 continue
             tagged = isinstance(action, PushTag)
+        if isinstance(action, SetTag | SetPriority) and not tagged:
+            continue
         done += (action,)
     later = [Goto(other) for other in Table if other > table]
     if later:

@@ -6,7 +6,7 @@ from tidegate_controller import events as ev
 from tidegate_controller.decide.admission import Level, LinkTerms, Wanted
 from tidegate_controller.decide.flood import Tree
 from tidegate_controller.model.decisions import Decision, Verdict
-from tidegate_controller.model.paths import FlowKey, Path, PathRequest, PathState, Route
+from tidegate_controller.model.paths import EthernetKey, FlowKey, Path, PathRequest, PathState, Route
 from tidegate_controller.model.topology import Attachment, Link, Port, Topology
 from tidegate_controller.runtime.kept import Save
 
@@ -15,7 +15,10 @@ sizes = st.integers(1, 10**12)
 times = st.integers(0, 10**15)
 ports = st.integers(1, 0xFFFF)
 labels = st.sampled_from(["s1:1>s2:1", "h1>s1:2", "s2:2>h2"])
-keys = st.builds(FlowKey, st.just("10.0.0.1"), st.sampled_from(["10.0.0.2", "fd00::2"]), ports, ports)
+macs = st.sampled_from(["02:00:00:00:00:0a", "02:00:00:00:00:0b"])
+keys = st.builds(
+    FlowKey, st.just("10.0.0.1"), st.sampled_from(["10.0.0.2", "fd00::2"]), ports, ports
+) | st.builds(EthernetKey, st.integers(1, 4094), st.integers(1, 7), macs, macs)
 requests = st.builds(
     PathRequest, names, labels, labels, keys, st.integers(0, 63), sizes, sizes, sizes, sizes, times
 )

@@ -90,6 +90,7 @@ def test_a_host_that_leaves_keeps_its_port() -> None:
         ("127.0.0.1:6654", "127.0.0.1:6655", ["api.listen"]),
         ("[terms]", '[paths]\nhold = "1s"\nprotect = true\n[terms]', ["paths.hold", "paths.protect"]),
         ("[terms]", '[discovery]\ninterval = "2s"\n[terms]', ["discovery.interval"]),
+        ("[terms]", '[discovery]\nbfd-interval = "90ms"\n[terms]', ["discovery.bfd-interval"]),
         ("[terms]", "[discovery]\nbfd = false\n[terms]", ["discovery.bfd"]),
         ("[terms]", '[paths]\nremedies = ["route"]\n[terms]', ["paths.remedies"]),
         ("[terms]", '[state]\nfile = "/x"\n[terms]', ["state"]),

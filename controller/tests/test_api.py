@@ -62,11 +62,11 @@ def test_hosts_see_each_other() -> None:
             assert seen["version"] > first["version"]
             peer = {"host": "h2", "address": "10.0.0.2", "port": 4789, "segments": [100]}
             assert seen["peers"] == [{**peer, "arrival_budget": 100_000}]
-            assert seen["remotes"] == [{"vnic": vnic("b1", 2), "host": "h2"}]
+            assert seen["remotes"] == [{"vnic": vnic("b1", 2), "host": "h2", "plain": False}]
             again = await one.register("h2", vnics=[vnic("b1", 2), vnic("b2", 3, segment=200)])
             same = await one.good("view", "token-h1", host="h1", after=seen["version"], wait=10**8)
             assert (same["version"], same["remotes"]) == (seen["version"], seen["remotes"])
-            assert again["remotes"] == [{"vnic": vnic("a1", 1), "host": "h1"}]
+            assert again["remotes"] == [{"vnic": vnic("a1", 1), "host": "h1", "plain": False}]
             await one.good("leave", "token-h2", host="h2")
             gone = await one.good("view", "token-h1", host="h1", after=seen["version"], wait=10**9)
             assert gone["remotes"] == []

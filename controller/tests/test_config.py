@@ -80,7 +80,9 @@ def test_a_file() -> None:
     """Terms of all, but for those of one link; both directions."""
     config = parse(GOOD, "f")
     assert config.listen == ("::1", 6653)
-    assert config.interval == 1.5
+    assert (config.interval, config.bfd_interval) == (1.5, 50)
+    slower = parse(GOOD.replace('"1.5s"', '"1.5s"\nbfd-interval = "0.2s"'), "f")
+    assert slower.bfd_interval == 200
     assert (config.settings.hold, config.settings.protect) == (2.0, True)
     assert config.databases == {"unix:/run/db.sock": {1}, "tcp:10.0.0.2:6640": {2}}
     link = Link(Port("s1", 1), Port("s2", 1))
@@ -124,6 +126,9 @@ def test_a_file() -> None:
         ('"[::1]:6653"', '"localhost:1"', "f: openflow.listen: is 'localhost:1'; ADDRESS:PORT"),
         ('"[::1]:6653"', '"[::1]:66530"', "f: openflow.listen: has port 66530"),
         ('"1.5s"', '"10ms"', "f: discovery.interval: is below 50ms"),
+        ('"1.5s"', '"1.5s"\nbfd-interval = "9.9ms"', "f: discovery.bfd-interval: is not 10ms to 10000ms"),
+        ('"1.5s"', '"1.5s"\nbfd-interval = "11s"', "f: discovery.bfd-interval: is not 10ms to 10000ms"),
+        ('"1.5s"', '"1.5s"\nbfd-interval = 50', "f: discovery.bfd-interval: "),
         ('"2s"', '"0s"', "f: paths.hold: is below 100ms"),
         ("[46, 34]", "[46, 46]", "f: paths.marks: marks .46, 46.: each level needs"),
         ("[46, 34]", "[46]", "levels: 2; `paths.marks` has 1"),

@@ -16,7 +16,7 @@ from tidegate_controller.decide.react import Remedy
 from tidegate_controller.engine import Settings
 from tidegate_controller.model.decisions import Verdict
 from tidegate_controller.model.intent import SwitchIntent
-from tidegate_controller.model.paths import Path, PathRequest, PathState
+from tidegate_controller.model.paths import EthernetKey, FlowKey, Path, PathRequest, PathState
 from tidegate_controller.model.topology import Port, Topology
 
 faulty = st.sampled_from([0.0, 0.02, 0.1])
@@ -222,7 +222,7 @@ def test_remedies_that_are_left_out(allowed: tuple[str, ...]) -> None:
 
 
 def test_a_link_that_goes_down(world: World) -> None:
-    """Another way; without one the path is broken, its host told, and it comes back with a link."""
+    """Another way; without any it is broken after the hold time, its host told; it comes back with a link."""
     world.ask(request())
     world.settle()
     for _ in range(2):
@@ -230,6 +230,10 @@ def test_a_link_that_goes_down(world: World) -> None:
         world.links_down.add(path.route.links[1])
         world.change_topology()
         world.settle()
+    assert world.core.engine.paths["h0/v>r"].state == PathState.ACTIVE
+    world.now += world.core.engine.settings.hold
+    world.event(ev.Tick())
+    world.settle()
     broken = world.core.engine.paths["h0/v>r"]
     assert broken.state == PathState.BROKEN
     assert world.core.engine.book.names() == []
@@ -324,13 +328,20 @@ def test_a_vm_that_moves_to_another_host(world: World) -> None:
     assert world.core.engine.book.names() == ["h0/v>r#2"]
 
 
+MACS = ("02:00:00:00:0a:01", "02:00:00:00:0b:01")
+
+
 @pytest.mark.parametrize(
     ("wanted", "reason"),
     [
         (replace(request(), name=""), "its name has 1 to 200 characters"),
         (request(target=9), "host h9 is not in the configuration"),
-        (replace(request(), key=replace(request().key, source="10.9.9.9")), "its hosts have 10.0.0.0 to"),
+        (replace(request(), key=FlowKey("10.9.9.9", "10.0.0.2", 1)), "its hosts have 10.0.0.0 to"),
         (replace(request(), dscp=64), "its mark is 0 to 63"),
+        (replace(request(), key=EthernetKey(4095, 5, *MACS), dscp=0), "its VLAN is 1 to 4094, its priority"),
+        (replace(request(), key=EthernetKey(42, 0, *MACS), dscp=0), "its VLAN is 1 to 4094, its priority"),
+        (replace(request(), key=EthernetKey(42, 5, *MACS)), "its mark 0"),
+        (replace(request(), key=EthernetKey(1, 5, *MACS), dscp=0), "is the tag of broadcast#1 between"),
         (replace(request(), rate=0), "are above 0"),
         (replace(request(), burst=10**15), "at most 1GB"),
         (request("w"), "path h0/v>r has the same addresses, ports and mark"),
@@ -444,6 +455,7 @@ def test_a_path_that_breaks_after_its_change(world: World) -> None:
     world.ask(request(target=1))
     world.links_down = {link.name for link in world.topology.links if link.source.switch == "s0"}
     world.change_topology()
+    world.now += world.core.engine.settings.hold
     world.core._retry = None
     while world.setting or any(world.queues.values()):
         while world.setting:

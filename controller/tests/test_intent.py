@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from networks import network, networks, request, ring, terms
 from walk import CONTROLLER, Cables, Frame, Sent, step, walk
+from walk import frame_of as walk_frame
 
 from tidegate_controller.decide.flood import Tree, carry, spanning
 from tidegate_controller.decide.intent import Placed, hops, place
@@ -27,7 +28,7 @@ from tidegate_controller.model.intent import (
     Table,
     control_queue,
 )
-from tidegate_controller.model.paths import FlowKey, Path, Route
+from tidegate_controller.model.paths import EthernetKey, FlowKey, Path, Route
 from tidegate_controller.model.topology import Attachment, Port, Topology
 from tidegate_controller.openflow import codec
 from tidegate_controller.openflow.change import Change
@@ -45,10 +46,7 @@ def path(topology: Topology, source: int, target: int, way: int = 0, level: int 
 
 def frame_of(path: Path) -> Frame:
     """A frame of the path as its host sends it."""
-    key = path.request.key
-    mac = f"52:54:00:00:00:{int(path.request.target[1:]):02x}"
-    addresses = (key.source, key.target, key.source_port, key.target_port)
-    return Frame(mac, 0x0800, path.request.dscp, 17, *addresses)
+    return walk_frame(path.request, f"52:54:00:00:00:{int(path.request.target[1:]):02x}")
 
 
 def intents(topology: Topology, *paths: Path) -> dict[str, SwitchIntent]:
@@ -85,6 +83,62 @@ def test_a_path_goes_its_way(topology: Topology, data: st.DataObject) -> None:
         cleared = replace(other, dscp=0) if other.dscp in MARKS.levels else other
         assert arrived == [Sent(end.port, cleared, BEST_EFFORT)]
         assert all(step.frame.tag == 0 for step in seen)
+
+
+def plain(path: Path, vlan: int = 42) -> Path:
+    """The same path between plain NICs."""
+    key = EthernetKey(vlan, 5, "02:00:00:00:0a:01", "02:00:00:00:0b:01")
+    return replace(path, request=replace(path.request, key=key, dscp=0))
+
+
+@given(networks(), st.data())
+def test_a_path_between_plain_nics(topology: Topology, data: st.DataObject) -> None:
+    """It arrives as sent, marked in its tag on the way. Other frames with a tag do not come in."""
+    source, target = data.draw(st.permutations(range(len(topology.switches))))[:2]
+    level, vlan = data.draw(st.integers(0, 1)), data.draw(st.integers(8, 4094))
+    one = plain(path(topology, source, target, data.draw(st.integers(0, 7)), level), vlan)
+    held = intents(topology, one)
+    begin, end = topology.hosts[f"h{source}"], topology.hosts[f"h{target}"]
+    kinds = [(0x0800, 0), (0x0800, MARKS.levels[1 - level]), (IPV6, 10), (0x8892, None)]
+    kind, dscp = data.draw(st.sampled_from(kinds))
+    sent = replace(frame_of(one), eth_type=kind, dscp=dscp)
+    arrived, seen = walk(held, Cables(topology), begin.port, sent)
+    assert arrived == [Sent(end.port, sent, level + 1)]
+    assert [f"{step.port}" for step in seen] == [link.partition(">")[0] for link in one.route.links[1:]]
+    inside = replace(sent, tag=7, priority=7 - level)
+    assert all((step.frame, step.queue) == (inside, level + 1) for step in seen[:-1])
+    other: dict[str, Any] = data.draw(
+        st.sampled_from(
+            [
+                {"tag": 7},
+                {"tag": vlan % 4094 + 1},
+                {"priority": 7 - level},
+                {"priority": 0},
+                {"eth_src": "02:00:00:00:0a:02"},
+                {"eth_dst": "02:00:00:00:0b:02"},
+            ]
+        )
+    )
+    assert walk(held, Cables(topology), begin.port, replace(sent, **other)) == ([], [])
+    elsewhere = topology.hosts[f"h{target}"].port
+    assert walk(held, Cables(topology), elsewhere, sent) == ([], [])
+
+
+def test_a_backup_and_a_level_between_plain_nics() -> None:
+    """As with other paths: one rule for a level, a way with both tags; each rule has a message."""
+    topology = ring(4)
+    ways = list(Routes(topology).ways("h0", "h2"))
+    low, high = (place(plain(path(topology, 0, 2, level=level)), MARKS) for level in (1, 0))
+    assert (low.rules, low.groups, low.ingress[1].match) == (high.rules, high.groups, high.ingress[1].match)
+    assert low.ingress != high.ingress
+    backed = next(backed_up(topology, ways))
+    one = plain(backed)
+    held = intents(topology, one)
+    begin, end = (topology.hosts[host].port for host in (one.request.source, one.request.target))
+    for down in ((), (Port.parse(one.route.links[1].partition(">")[0]),)):
+        arrived, _ = walk(held, Cables(topology), begin, frame_of(one), down)
+        assert arrived == [Sent(end, frame_of(one), 1)]
+    assert all(codec.encode(Change(None, rule)) for one in held.values() for rule in one.rules)
 
 
 @given(networks())

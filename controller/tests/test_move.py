@@ -8,7 +8,7 @@ from built import build
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import network, networks, request
-from walk import Cables, Frame, step
+from walk import Cables, Frame, frame_of, step
 
 from tidegate_controller.decide.flood import Tree, spanning
 from tidegate_controller.decide.intent import place
@@ -130,18 +130,7 @@ class World:
         """A frame of the flow, as the host sends it."""
         path = self.before or self.after
         assert path is not None
-        key = path.request.key
-        target = self.topology.hosts[path.request.target]
-        frame = Frame(
-            target.mac,
-            0x0800,
-            path.request.dscp,
-            17,
-            key.source,
-            key.target,
-            key.source_port,
-            key.target_port,
-        )
+        frame = frame_of(path.request, self.topology.hosts[path.request.target].mac)
         self.frames.append(UnderWay(self.topology.hosts[path.request.source].port, frame, self.sent))
         self.sent += 1
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate_controller.model.intent import BEST_EFFORT, Queue, queue_of
-from tidegate_controller.ovsdb.queues import BFD, Change, check, plan, remains
+from tidegate_controller.ovsdb.queues import BFD_INTERVAL, Change, bfd_of, check, plan, remains
 from tidegate_controller.ovsdb.rows import MARK, TABLES, Replica, View
 
 PORTS = (1, 2, 3)
@@ -190,7 +190,7 @@ def test_a_plan_settles_and_leaves_others_alone(
                 assert configs[queue.number]["burst"] == str(8 * queue.burst)
         else:
             assert port.qos is None
-        assert (BFD.items() <= port.bfd.items()) == (number in watched)
+        assert (bfd_of(BFD_INTERVAL).items() <= port.bfd.items()) == (number in watched)
     assert (9 in left) == (9 in wanted)
 
 
@@ -225,10 +225,23 @@ def test_bfd_of_others_keys_stays() -> None:
     interface["bfd"] = ["map", [["bfd_src_ip", "169.254.7.7"], ["min_rx", "1000"]]]
     settle(model, {}, {1})
     bfd = model.view().bridges[1].ports[1].bfd
-    assert bfd == {"bfd_src_ip": "169.254.7.7"} | BFD
+    assert bfd == {"bfd_src_ip": "169.254.7.7"} | bfd_of(BFD_INTERVAL)
     settle(model, {}, set())
     assert model.view().bridges[1].ports[1].bfd == {"bfd_src_ip": "169.254.7.7"}
     assert interface["external_ids"] == ["map", [["iface-id", "theirs"]]]
+
+
+def test_another_interval_of_bfd() -> None:
+    """It is set once, and takes the place of the one before."""
+    model = Model()
+    settle(model, {}, {1})
+    view = model.view()
+    changes = plan({}, {1}, view.bridges[1], view, 200).changes
+    assert [change.text for change in changes] == ["p1: BFD each 200 ms"]
+    model.perform(changes)
+    view = model.view()
+    assert view.bridges[1].ports[1].bfd == {"enable": "true", "min_rx": "200", "min_tx": "200", "mult": "3"}
+    assert plan({}, {1}, view.bridges[1], view, 200).changes == []
 
 
 @pytest.mark.parametrize(

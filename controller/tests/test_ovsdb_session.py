@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tidegate_controller.model.intent import Queue, SwitchIntent
+from tidegate_controller.model.topology import Port
 from tidegate_controller.ovsdb import connection, session
 from tidegate_controller.ovsdb.connection import Connection
 from tidegate_controller.ovsdb.events import Changed, Connected, Event, Left, LinkDown, LinkUp, Lost, NotSet
@@ -305,6 +307,36 @@ def test_who_waits_is_not_held_up_by_newer_wishes(tmp_path: Path) -> None:
     run(tmp_path, behave, until)
 
 
+def test_wishes_gather_while_a_slow_switch_rests(tmp_path: Path) -> None:
+    """After each write it has as long for its other work as it took, and all wishes of then go together."""
+    asked: list[float] = []
+    applied: list[float] = []
+    takes = 0.15
+
+    async def behave(peer: Peer) -> None:
+        await peer.monitored(rows(applied=0))
+        while True:
+            request = await peer.request("transact")
+            asked.append(time.monotonic())
+            number = len(asked)
+            peer.answer(request, [{}] * (len(request["params"]) - 2) + [{"rows": [{"next_cfg": number}]}])
+            await asyncio.sleep(takes)
+            applied.append(time.monotonic())
+            update = {"Open_vSwitch": {"o": {"new": {"cur_cfg": number}}}}
+            peer.say({"method": "update", "params": [None, update], "id": None})
+
+    async def until(database: Database, _: list[Event]) -> None:
+        while len(asked) < 4:
+            first = replace(QUEUES[0], minimum=QUEUES[0].minimum + len(asked))
+            database.want("s1", SwitchIntent(queues={1: (first, QUEUES[1])}))
+            await asyncio.sleep(0.01)
+
+    run(tmp_path, behave, until)
+    rests = [later - before for before, later in zip(applied, asked[1:], strict=False)]
+    assert len(rests) == 3
+    assert min(rests) > 0.9 * takes
+
+
 @pytest.mark.parametrize("refused", [False, True])
 def test_switches_of_one_database_are_set_together(tmp_path: Path, refused: bool) -> None:
     """One transaction; if that is refused, one for each, so that no switch waits for another one's fault."""
@@ -486,6 +518,40 @@ def test_a_database_speaks_for_its_own_switches(tmp_path: Path) -> None:
     assert events == [Connected(f"unix:{tmp_path}/db", ())]
 
 
+def test_what_bfd_hears_is_known_while_the_database_is_there(tmp_path: Path) -> None:
+    """A session that is lost knows no end; the next one has them without a change. No status is none."""
+    connections, looked = 0, asyncio.Event()
+
+    async def behave(peer: Peer) -> None:
+        nonlocal connections
+        connections += 1
+        await peer.monitored(rows(forwarding="true"))
+        serving = asyncio.create_task(peer.request("never"))
+        await looked.wait()
+        looked.clear()
+        serving.cancel()
+        if connections == 1:
+            raise ConnectionError
+        peer.say({"method": "update", "params": [None, rows()], "id": None})
+        await peer.request("never")
+
+    async def until(database: Database, events: list[Event]) -> None:
+        assert database.heard == set()
+        await seen(events, Connected)
+        assert database.heard == {Port("s1", 1)}
+        looked.set()
+        await seen(events, Lost)
+        assert database.heard == set()
+        await seen(events, Connected, 2)
+        assert database.heard == {Port("s1", 1)}
+        looked.set()
+        while database.heard:
+            await asyncio.sleep(0.005)
+
+    events = run(tmp_path, behave, until)
+    assert [event for event in events if isinstance(event, LinkUp | LinkDown)] == [LinkUp(Port("s1", 1))]
+
+
 def test_bfd_tells_and_ports_vanish(tmp_path: Path) -> None:
     """A link is told up once, down once; no status is no news; a port that goes was a link."""
 
@@ -518,6 +584,23 @@ def test_bfd_tells_and_ports_vanish(tmp_path: Path) -> None:
         "the port is gone",
     ]
     assert [event.reason for event in events if isinstance(event, Left)] == ["br has no port 7"]
+
+
+def test_what_follows_from_a_failure_is_no_work_for_the_database() -> None:
+    """The paths of a link that failed are moved at once, and their queues are written right after that."""
+    moving = 0.5
+
+    def slow(event: Event) -> None:
+        if isinstance(event, LinkDown):
+            time.sleep(moving)
+
+    database = Database("unix:/nowhere", slow, {1: "s1"})
+    for forwarding in ("true", "false"):
+        database._replica.update(rows(forwarding=forwarding))
+        began = time.monotonic()
+        work = database._see()
+    assert time.monotonic() - began >= moving
+    assert work < moving
 
 
 def test_an_answer_is_read_before_the_updates_behind_it(tmp_path: Path) -> None:

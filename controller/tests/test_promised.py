@@ -9,7 +9,7 @@ import pytest
 
 from tidegate_controller.decide.promised import beyond
 from tidegate_controller.model.hosts import Vnic
-from tidegate_controller.model.paths import FlowKey, PathRequest
+from tidegate_controller.model.paths import EthernetKey, FlowKey, PathRequest
 
 CASES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("promised.json").read_text())
 """What agents ask, from crates/contract/src/network_paths/tests.rs, which compares them, too."""
@@ -18,7 +18,9 @@ CASES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("promised.json
 def asked(case: dict[str, Any]) -> tuple[Vnic, PathRequest]:
     """An announcement and its request."""
     vnic = Vnic("plc1", "02:00:00:00:00:01", 1, to=("plc8", "plc9"), **case["announced"])
-    key = FlowKey(case["source"], case["source"], 50_000)
+    mac = "02:00:00:00:00:02"
+    plain = case["source"] is None
+    key = EthernetKey(1, 5, mac, mac) if plain else FlowKey(case["source"], case["source"], 50_000)
     sizes = (case["rate"], case["burst"], case["smallest_frame"], case["largest_frame"], case["budget"])
     return vnic, PathRequest(f"plc1>{case['remote']}", "h1", "h2", key, 46, *sizes)
 

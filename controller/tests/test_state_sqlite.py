@@ -30,6 +30,7 @@ from tidegate_controller.state.store import Damaged, InUse, StateError, Unwritab
 
 NETWORK = ev.SaveNetwork(Topology({"s1"}), (), Tree(1, frozenset()))
 PATH = NetworkPath(request(), Route(("h0>s0:1", "s0:2>h2"), 0), 1, 7, 1000, 100, number=1)
+PLAIN = '{"vlan": 4095, "priority": 5, "source_mac": "02:00:00:00:0a:01", "target_mac": "02:00:00:00:0b:01"}'
 
 
 def load(path: Path, forget: bool = False) -> Kept:
@@ -201,6 +202,8 @@ def json_set(key: str, field: str, value: str) -> Callable[[Path], None]:
         (json_set("path/", "$.more", "7"), "a table of request, route"),
         (json_set("path/", "$.state", "'gone'"), "one of installing, active"),
         (json_set("path/", "$.request.key.source", "'x'"), "'x' does not appear to be an IP"),
+        (json_set("path/", "$.request.key", f"json('{PLAIN}')"), "vlan is 4095; 1 to 4094 was expected"),
+        (json_set("path/", "$.request.key.vlan", "7"), "a table of source, .* or a table of vlan, priority"),
         (json_set("path/", "$.request.rate", "1e400"), "path/h0/v>r: "),
         (json_set("path/", "$.number", "9223372036854775807"), "number is 9223372036854775807"),
         (json_set("path/", "$.route.links", "json('[]')"), "links is 0; 2 or more"),

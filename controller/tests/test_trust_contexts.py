@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from trusted import csr, made, private, trust_config
 
-from tidegate_controller.trust import Problem, Role, Roll, Trust, folder
+from tidegate_controller.trust import Refusal, Role, Roll, Trust, folder
 from tidegate_controller.trust.contexts import Contexts, Files
 from tidegate_controller.trust.secret import SecretError
 from tidegate_controller.trust.trust import Clock
@@ -105,7 +105,7 @@ def test_the_api_by_certificate_and_without(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         path, api = served.path, served.trust.api
         assert await served.say(api, client(path)) == b"hello\n"
-        with pytest.raises(Problem, match="no certificate was shown"):
+        with pytest.raises(Refusal, match="no certificate was shown"):
             served.trust.by_certificate(served.shown[-1])
         files = await served.certificate("h1")
         assert await served.say(api, client(path, files)) == b"hello\n"

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed448, ed25519, r
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from trusted import csr, made, trust_config
 
-from tidegate_controller.trust import Identity, Member, Problem, Role, Roll, Trust
+from tidegate_controller.trust import Member, Proof, Refusal, Role, Roll, Trust
 from tidegate_controller.trust.authority import Authority, requested
 from tidegate_controller.trust.roll import by_certificate
 from tidegate_controller.trust.secret import Secret, SecretError, digest
@@ -46,9 +46,9 @@ def run(folder: Path, test: Callable[[Trust, dict[str, str]], Awaitable[None]], 
     asyncio.run(limited())
 
 
-async def refused(trust: Trust, identity: Identity, body: dict[str, Any], code: str, text: str) -> None:
+async def refused(trust: Trust, identity: Proof, body: dict[str, Any], code: str, text: str) -> None:
     """A request that gets nothing."""
-    with pytest.raises(Problem, match=text) as problem:
+    with pytest.raises(Refusal, match=text) as problem:
         await trust.enrol(identity, body)
     assert problem.value.code == code
 
@@ -79,7 +79,7 @@ def test_a_token_gives_a_certificate(folder: Path, key: Any) -> None:  # noqa: A
 
     async def test(trust: Trust, tokens: dict[str, str]) -> None:
         identity = trust.by_token(tokens["h1"])
-        assert identity == Identity(Role.HOST, "h1", None, digest(tokens["h1"]))
+        assert identity == Proof(Role.HOST, "h1", None, digest(tokens["h1"]))
         hashed = None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256()
         answer = await trust.enrol(identity, {"request": csr(key, "h2", hashed=hashed)})
         assert set(answer) == {"certificate", "authority", "expires"}
@@ -139,7 +139,7 @@ def test_of_many_keys_at_once_one_wins(folder: Path) -> None:
         tries = (trust.enrol(identity, {"request": csr()}) for _ in range(20))
         found = await asyncio.gather(*tries, return_exceptions=True)
         assert sum(isinstance(one, dict) for one in found) == 1
-        assert sum(isinstance(one, Problem) for one in found) == 19
+        assert sum(isinstance(one, Refusal) for one in found) == 19
 
     run(folder, test)
 
@@ -156,12 +156,12 @@ def test_a_certificate_gives_the_next_one(folder: Path) -> None:
         config = trust._config
         revoked = Roll(config.roll.members, frozenset({identity.serial}))
         await trust.reload(trust_config(config.folder, {}, roll=revoked))
-        with pytest.raises(Problem, match="is revoked") as problem:
+        with pytest.raises(Refusal, match="is revoked") as problem:
             trust.by_certificate(shown(first["certificate"]))
         assert problem.value.code == "forbidden"
         assert trust.by_certificate(shown(second["certificate"])).name == "h1"
         await trust.reload(trust_config(config.folder, {}, roll=Roll({"h2": config.roll.members["h2"]})))
-        with pytest.raises(Problem, match="'h1' is not in the controller's configuration"):
+        with pytest.raises(Refusal, match="'h1' is not in the controller's configuration"):
             trust.by_certificate(shown(second["certificate"]))
         await refused(
             trust, identity, {"request": csr()}, "forbidden", "not in the controller's configuration"
@@ -186,11 +186,11 @@ def test_another_token_ends_all_certificates_that_followed_from_the_old_one(fold
         members = {"h1": Member(digest("new"))}
         await trust.reload(trust_config(config.folder, {}, roll=Roll(members)))
         for one in (answer, thief):
-            with pytest.raises(Problem, match=r"'h1' follows from another token .*: enrol with that one"):
+            with pytest.raises(Refusal, match=r"'h1' follows from another token .*: enrol with that one"):
                 trust.by_certificate(shown(one["certificate"]))
         # A request that had begun before gets a certificate that is refused, too.
         found = await trust.enrol(late, {"request": csr()})
-        with pytest.raises(Problem, match="follows from another token"):
+        with pytest.raises(Refusal, match="follows from another token"):
             trust.by_certificate(shown(found["certificate"]))
         owner = await trust.enrol(trust.by_token("new"), {"request": csr()})
         owner = await trust.enrol(trust.by_certificate(shown(owner["certificate"])), {"request": csr()})
@@ -206,13 +206,13 @@ def test_another_token_in_the_file_ends_the_old_one(folder: Path) -> None:
         identity = trust.by_token(tokens["h1"])
         members = {"h1": Member(digest("new"), frozenset()), "h2": Member()}
         await trust.reload(trust_config(trust._config.folder, {}, roll=Roll(members)))
-        with pytest.raises(Problem, match="this token is that of no host") as problem:
+        with pytest.raises(Refusal, match="this token is that of no host") as problem:
             trust.by_token(tokens["h1"])
         assert problem.value.code == "unauthorized"
         await refused(trust, identity, {"request": csr()}, "unauthorized", "not the one of host h1")
         await trust.enrol(trust.by_token("new"), {"request": csr()})
         for token in ("", "sha256:", digest("new"), "x" * 10**6, "\ud800"):
-            with pytest.raises(Problem):
+            with pytest.raises(Refusal):
                 trust.by_token(token)
 
     run(folder, test)
@@ -281,7 +281,7 @@ def test_any_bytes_are_no_fault_of_ours() -> None:
     for at in range(len(good)):
         for other in ("A", "-", "\0", "é"):
             text = good[:at] + other + good[at + 1 :]
-            with suppress(Problem):
+            with suppress(Refusal):
                 requested(text)
 
 
@@ -308,14 +308,14 @@ def _subject(**names: list[str]) -> dict[str, Any]:
 )
 def test_certificates_of_others(certificate: Any, text: str) -> None:  # noqa: ANN401 - as ssl has it
     """A name alone is nothing."""
-    with pytest.raises(Problem, match=text):
+    with pytest.raises(Refusal, match=text):
         by_certificate(certificate, Roll({"h1": Member()}))
 
 
 def test_operators() -> None:
     """By unit and name."""
     found = by_certificate(_subject(commonName=["operator"], organizationalUnitName=["operator"]), Roll())
-    assert found == Identity(Role.OPERATOR, "operator", 1)
+    assert found == Proof(Role.OPERATOR, "operator", 1)
 
 
 def test_an_authority_with_another_key() -> None:

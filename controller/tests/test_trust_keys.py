@@ -17,9 +17,9 @@ from tidegate_controller.state.sqlite import File
 from tidegate_controller.state.store import Damaged
 from tidegate_controller.trust import ring as rings
 from tidegate_controller.trust.keyring import Keyring
-from tidegate_controller.trust.problem import Problem
+from tidegate_controller.trust.refusal import Refusal
 from tidegate_controller.trust.ring import Times
-from tidegate_controller.trust.roll import Identity, Member, Role, Roll
+from tidegate_controller.trust.roll import Member, Proof, Role, Roll
 from tidegate_controller.trust.sealed import Box, key_encryption_key
 from tidegate_controller.trust.secret import Secret, SecretError
 from tidegate_controller.trust.stores import Row, StoreError, Use
@@ -30,9 +30,9 @@ TIMES = Times(rotate=100.0, overlap=9.0)
 ROLL = Roll({"h1": Member(None, frozenset({7, 9})), "h2": Member(None, frozenset({9})), "h3": Member()})
 
 
-def of(name: str, serial: int | None = 1) -> Identity:
+def of(name: str, serial: int | None = 1) -> Proof:
     """A host with its certificate."""
-    return Identity(Role.HOST, name, serial, None if serial else "sha256:0")
+    return Proof(Role.HOST, name, serial, None if serial else "sha256:0")
 
 
 class Memory:
@@ -102,11 +102,11 @@ def test_each_host_gets_the_keys_of_its_segments() -> None:
         wrong = (
             of("h1", None),
             of("h4"),
-            Identity(Role.OPERATOR, "operator", 1),
-            Identity(Role.SWITCH, "h1", 1),
+            Proof(Role.OPERATOR, "operator", 1),
+            Proof(Role.SWITCH, "h1", 1),
         )
         for identity in wrong:
-            with pytest.raises(Problem) as problem:
+            with pytest.raises(Refusal) as problem:
                 world.keyring.keys(identity)
             assert problem.value.code == "forbidden"
 
@@ -151,7 +151,7 @@ def test_what_is_not_stored_is_not_told() -> None:
         with pytest.raises(StoreError):
             await world.keyring.share(more)
         for name in ("h4", "h5"):
-            with pytest.raises(Problem, match="not stored yet") as problem:
+            with pytest.raises(Refusal, match="not stored yet") as problem:
                 world.of(name)
             assert problem.value.code == "busy"
         store.broken = False
@@ -172,7 +172,7 @@ def test_a_segment_that_goes_and_comes_back_has_a_new_key() -> None:
         await world.keyring.open(ROLL)
         old = world.of("h1")[7][0]
         await world.keyring.share(Roll({"h2": ROLL.members["h2"]}))
-        with pytest.raises(Problem, match="not in the controller's configuration"):
+        with pytest.raises(Refusal, match="not in the controller's configuration"):
             world.of("h1")
         await world.keyring.share(ROLL)
         assert world.of("h1")[7] == (old, world.of("h1")[7][1])
@@ -219,7 +219,7 @@ def test_no_key_in_logs_and_texts(
             await world.spend(8)
             for key, other in world.of("h1").values():
                 keys.update({key, other or key})
-        with pytest.raises(Problem) as problem:
+        with pytest.raises(Refusal) as problem:
             world.keyring.keys(of("h4"))
         shown.append(f"{problem.value!r} {problem.value}")
         rows = await vault.load()

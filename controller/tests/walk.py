@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from tidegate_controller.model.intent import (
+    ANY_TAG,
     Goto,
     Match,
     Output,
@@ -21,12 +22,15 @@ from tidegate_controller.model.intent import (
     PushTag,
     Rule,
     SetDscp,
+    SetPriority,
     SetQueue,
+    SetTag,
     SwitchIntent,
     Table,
     ToController,
     ToGroup,
 )
+from tidegate_controller.model.paths import EthernetKey, PathRequest
 from tidegate_controller.model.topology import Port, Topology
 
 MOST_STEPS = 400
@@ -46,6 +50,9 @@ class Frame:
     target_port: int | None = None
     tag: int = 0
     """0: none."""
+    eth_src: str | None = None
+    priority: int = 0
+    """Of the tag."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +67,22 @@ class Sent:
 CONTROLLER = Port("controller", 0)
 
 
+def frame_of(request: PathRequest, mac: str) -> Frame:
+    """A frame of a path as its host sends it; `mac` is that of the receiving host."""
+    key = request.key
+    if isinstance(key, EthernetKey):
+        return Frame(key.target_mac, tag=key.vlan, eth_src=key.source_mac, priority=key.priority)
+    addresses = (key.source, key.target, key.source_port, key.target_port)
+    return Frame(mac, 0x0800, request.dscp, 17, *addresses)
+
+
 def matches(match: Match, in_port: int, frame: Frame) -> bool:
     """Whether all fields that are given fit."""
     fields = (
         "eth_type",
+        "eth_src",
         "eth_dst",
-        "tag",
+        "priority",
         "dscp",
         "protocol",
         "source",
@@ -73,12 +90,15 @@ def matches(match: Match, in_port: int, frame: Frame) -> bool:
         "source_port",
         "target_port",
     )
-    return match.in_port in (None, in_port) and all(
-        getattr(match, field) in (None, getattr(frame, field)) for field in fields
+    tags = (None, ANY_TAG, frame.tag) if frame.tag else (None, 0)
+    return (
+        match.in_port in (None, in_port)
+        and match.tag in tags
+        and all(getattr(match, field) in (None, getattr(frame, field)) for field in fields)
     )
 
 
-def step(
+def step(  # noqa: PLR0912 - one case each
     held: SwitchIntent, switch: str, in_port: int, frame: Frame, down: Collection[Port] = ()
 ) -> list[Sent]:
     """What one switch does with a frame."""
@@ -114,10 +134,16 @@ def step(
                     frame = replace(frame, dscp=dscp)
                 case PushTag(tag):
                     assert frame.tag == 0, f"{switch}: a second tag"
-                    frame = replace(frame, tag=tag)
+                    frame = replace(frame, tag=tag, priority=0)
                 case PopTag():
                     assert frame.tag != 0, f"{switch}: no tag to pop"
-                    frame = replace(frame, tag=0)
+                    frame = replace(frame, tag=0, priority=0)
+                case SetTag(tag):
+                    assert frame.tag != 0, f"{switch}: no tag to rewrite"
+                    frame = replace(frame, tag=tag)
+                case SetPriority(priority):
+                    assert frame.tag != 0, f"{switch}: no tag with a priority"
+                    frame = replace(frame, priority=priority)
                 case Goto(later):
                     assert rule is not None
                     assert later > rule.table

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from networks import MBIT, request, terms
-from walk import Cables, Frame, walk
+from walk import Cables, frame_of, walk
 
 from tidegate_controller import events as ev
-from tidegate_controller.core import BASIS, Core
-from tidegate_controller.decide.basis import Phase
+from tidegate_controller.core import Core
 from tidegate_controller.decide.move import key
 from tidegate_controller.model.decisions import Decision
 from tidegate_controller.model.intent import SwitchIntent
-from tidegate_controller.model.paths import Path, PathRequest, PathState
+from tidegate_controller.model.paths import EthernetKey, Path, PathRequest, PathState
 from tidegate_controller.model.topology import Port, Topology
 
 
@@ -44,8 +43,6 @@ class World:
     setting: list[int] = field(default_factory=list)
     """Orders of queues that are not answered."""
     links_down: set[str] = field(default_factory=set)
-    flapped: set[str] = field(default_factory=set)
-    """Links that went down, until all ports are as they should be."""
 
     def event(self, event: ev.Event) -> None:
         """Tells the core; keeps what it wants."""
@@ -217,13 +214,13 @@ class World:
         assert set(engine.book.names()) == reserved
         assert len(tags) == len(set(tags))
         assert set(engine.tags.owners()) == set(tags)
+        assert {key.vlan for key, _ in engine.keys if isinstance(key, EthernetKey)}.isdisjoint(tags)
         self.not_overbooked()
         self.keeps_bounds()
         orders = [order for orders in self.queues.values() for order in orders]
-        based = [order for order in orders if isinstance(order, ev.Sync) or order.ticket.owner == BASIS]
-        if not based and self.core.basis.phase == Phase.IDLE:
-            self.flapped -= {link.name for link in engine.newest.links}
-        self.whole_ways(self.core.intents())
+        intents = self.core.intents()
+        self.whole_ways(intents)
+        assert all(self.core.intent(switch) == intent for switch, intent in intents.items())
         synced = not any(isinstance(order, ev.Sync) for order in orders)
         if synced and not self.gone and not self.core.stale:
             self.whole_ways(self.live)
@@ -256,27 +253,20 @@ class World:
         """A frame of a path arrives once, as it was sent, with its mark on the way."""
         request = self.saved[name].request
         source, target = (self.topology.hosts[host] for host in (request.source, request.target))
-        key = request.key
-        outer = (key.source, key.target, key.source_port, key.target_port)
-        frame = Frame(target.mac, 0x0800, request.dscp, 17, *outer)
+        frame = frame_of(request, target.mac)
         arrived, seen = walk(self.live, Cables(self.topology), source.port, frame)
         assert [(one.port, one.frame) for one in arrived] == [(target.port, frame)]
         assert all(one.frame.tag for one in seen[:-1])
 
     def whole_ways(self, held: dict[str, SwitchIntent]) -> None:
-        """A frame of each path in force arrives once, by its links."""
+        """A frame of each path in force arrives once, by its links, also by those that seem to be down."""
         engine = self.core.engine
-        there = {link.name for link in self.core.followed.links & engine.newest.links}
         for path in engine.paths.values():
             request = path.request
-            if request.name in engine.running or not set(path.route.links[1:-1]) <= there:
-                continue
-            if path.state != PathState.ACTIVE or not self.flapped.isdisjoint(path.route.links):
+            if request.name in engine.running or path.state != PathState.ACTIVE:
                 continue
             source, target = (self.topology.hosts[host] for host in (request.source, request.target))
-            key = request.key
-            outer = (key.source, key.target, key.source_port, key.target_port)
-            frame = Frame(target.mac, 0x0800, request.dscp, 17, *outer)
+            frame = frame_of(request, target.mac)
             arrived, seen = walk(held, Cables(self.topology), source.port, frame)
             assert [(one.port, one.frame) for one in arrived] == [(target.port, frame)]
             begins = [link.partition(">")[0] for link in path.route.links[1:]]
@@ -314,7 +304,6 @@ class World:
                 self.links_down.discard(link)
             else:
                 self.links_down.add(link)
-                self.flapped |= {link, ">".join(reversed(link.split(">")))}
             self.change_topology()
         else:
             self.event(ev.Tick())
@@ -327,7 +316,15 @@ class World:
         budget = self.random.choice([1_500_000, 10**9])
         port = 40_000 + number + 10 * target
         one = request(f"v{number}", source, target, rate, budget, port)
+        if number == 3:
+            return replace(one, key=self.plain_key(target), dscp=0)
         return replace(one, dscp=self.random.choice([40, 40, 41]))
+
+    def plain_key(self, target: int) -> EthernetKey:
+        """The key of a path between plain NICs; its VLAN may be a tag that a path has."""
+        return EthernetKey(
+            self.random.choice([2, 900, 4094]), 5, *(f"02:00:00:00:0a:{n:02x}" for n in (99, target))
+        )
 
     def sample(self) -> None:
         """Statistics of a port."""

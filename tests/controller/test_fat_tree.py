@@ -14,6 +14,7 @@ from itertools import permutations
 
 import pytest
 from tidegate_controller.model.decisions import Verdict
+from tidegate_controller.model.paths import FlowKey
 from tidegate_controller.runtime.kept import Kept
 
 from lab.controlled import DSCP, MBIT, Controller, configuration, run
@@ -72,7 +73,9 @@ def test_paths_across_pods_and_a_core_switch_that_fails(tree: Fabric, protect: b
         }
         core, moving = max(through.items(), key=lambda item: len(item[1]))
         source, target = engine.paths[moving[0]].request.source, engine.paths[moving[0]].request.target
-        port = engine.paths[moving[0]].request.key.source_port
+        key = engine.paths[moving[0]].request.key
+        assert isinstance(key, FlowKey)
+        port = key.source_port
         print(f"{len(pairs)} paths, {protected} with a backup, {len(moving)} by {core}")
         flow = Flow(3000, 2000, dscp=DSCP, source_port=port)
         running = await asyncio.to_thread(tree.flow, source, target, flow)

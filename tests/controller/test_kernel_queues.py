@@ -49,6 +49,7 @@ def test_rates_and_loads(tmp_path: Path) -> None:
         assert one["dropped"] == 0
         # A busy machine may lose some on its way to and from the queue.
         assert one["lost"] <= one["count"] // 100
-        if one["load"] > 1 and one["rate"] <= 50:
-            # The link is full.
+        if one["load"] > 1:
+            # The link is full, but for times in which a busy machine does not let the guest run.
             assert one["offered"] > one["rate"]
+            assert one["carried"] > one["rate"] / 4

@@ -10,7 +10,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from tidegate_controller.model.decisions import Verdict
@@ -25,6 +25,10 @@ from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_commands
 from lab.ovs import COMMANDS
 from lab.traffic import Flow
+
+SO_RCVBUFFORCE = 33
+RESTARTS = 3
+"""Tries to see one in which no link goes: machines are loaded."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +56,9 @@ def listening(stack: Stack, device: str) -> Iterator[Callable[[], set[tuple[int,
     def opened() -> socket.socket:
         found = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
         found.setsockopt(263, 8, 1)  # SOL_PACKET, PACKET_AUXDATA: the kernel takes the tag off
+        # Else BFD frames fill it while the processes of a flow start on a busy machine.
+        with suppress(PermissionError):
+            found.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 8 << 20)
         found.bind((device, 0))
         found.setblocking(False)
         return found
@@ -118,7 +125,7 @@ def test_a_path_is_installed_and_another_is_refused(row: Fabric) -> None:
 
 
 def test_a_path_moves_under_traffic_and_survives_a_restart(circle: Fabric) -> None:
-    """No frame is lost; a controller that is started anew changes no rule."""
+    """No frame is lost; a controller that is started anew changes no rule, unless links really went."""
     kept = Kept()
 
     async def move(controller: Controller) -> None:
@@ -135,18 +142,25 @@ def test_a_path_moves_under_traffic_and_survives_a_restart(circle: Fabric) -> No
         assert (report.received, report.lost, report.duplicates) == (2000, 0, 0)
         await controller.as_intended()
 
-    run(circle, kept, move)
-    before = {switch: circle.dump_flows(switch) for switch in circle.ports}
-    classes = {port: circle.classes(port) for ports in circle.ports.values() for port in ports}
     changed: dict[str, int] = {}
 
     async def again(controller: Controller) -> None:
-        for switch, one in controller.runtime.switches.items():
-            changed[switch] = one.changed
         await asyncio.sleep(1)
         await controller.as_intended()
+        for switch, one in controller.runtime.switches.items():
+            changed[switch] = one.changed
 
-    run(circle, kept, again)
+    run(circle, kept, move)
+    for _ in range(RESTARTS):
+        network = kept.network
+        before = {switch: circle.dump_flows(switch) for switch in circle.ports}
+        classes = {port: circle.classes(port) for ports in circle.ports.values() for port in ports}
+        run(circle, kept, again)
+        if kept.network is network:
+            break
+        # BFD of the lab's one switch process has lost a link for want of CPU, and rules rightly followed.
+        print("a link went meanwhile: once more")
+    assert kept.network is network, f"links went in each of {RESTARTS} restarts"
     assert changed == dict.fromkeys(circle.ports, 0)
     assert {switch: circle.dump_flows(switch) for switch in circle.ports} == before
     assert {port: circle.classes(port).keys() for port in classes} == {

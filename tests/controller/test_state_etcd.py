@@ -23,14 +23,13 @@ from tidegate_controller.model.paths import Path as NetworkPath
 from tidegate_controller.model.topology import Link, Port, Topology
 from tidegate_controller.runtime.kept import Kept, Save
 from tidegate_controller.state.election import Election, clock
-from tidegate_controller.state.etcd import Client, Unreachable, b64
+from tidegate_controller.state.etcd import b64
 from tidegate_controller.state.opening import opened
 from tidegate_controller.state.shared import Shared
 from tidegate_controller.state.store import MOST_SAVES, Damaged, Fenced, Store
 
-from lab.etcd import COMMANDS, Etcd
-from lab.namespaces import Stack, can_make_namespaces
-from lab.need import need, need_commands
+from lab.etcd import Etcd, Lossy, alone
+from lab.need import need_commands
 
 pytestmark = pytest.mark.abreast
 LEASE = 15.0
@@ -42,25 +41,8 @@ numbers = count(1)
 
 @pytest.fixture(name="etcd", scope="module")
 def _etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    need_commands(*COMMANDS)
-    need("no network namespaces: run as root, or `unshare --user --map-root-user`", can_make_namespaces())
-    folder = tmp_path_factory.mktemp("e")
-    with Stack(folder / "net") as stack, Etcd(folder / "etcd", stack) as running:
+    with alone(tmp_path_factory.mktemp("e")) as running:
         yield running
-
-
-class Lossy(Client):
-    """Loses answers of what has been done."""
-
-    lose = 0
-
-    async def call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Asks, and may lose the answer."""
-        answer = await super().call(path, body)
-        if self.lose:
-            self.lose -= 1
-            raise Unreachable("the answer was lost")
-        return answer
 
 
 class One:
@@ -274,8 +256,7 @@ def certificates(folder: Path) -> None:
 
 def test_by_tls(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Both ends show certificates; without one, and with an unknown authority, no leader is elected."""
-    need_commands(*COMMANDS, "openssl")
-    need("no network namespaces: run as root, or `unshare --user --map-root-user`", can_make_namespaces())
+    need_commands("openssl")
     folder = tmp_path_factory.mktemp("t")
     tls, other = folder / "tls", folder / "other"
     certificates(tls)
@@ -307,8 +288,8 @@ def test_by_tls(tmp_path_factory: pytest.TempPathFactory) -> None:
         assert (await store.load()).network == NETWORK
         await store.close()
 
-    with Stack(folder / "net") as stack, Etcd(folder / "etcd", stack, tls=tls) as etcd:
-        stack.call(lambda: asyncio.run(test()))
+    with alone(folder, tls) as etcd:
+        etcd.stack.call(lambda: asyncio.run(test()))
 
 
 def test_the_largest_network(etcd: Etcd) -> None:

@@ -41,6 +41,10 @@ def test_pairs_keep_their_paths(network: ThreePairs) -> None:
     ports = network.ports(*ALL)
     assert ports["z"] < ports["m"] < ports["a"], "in the order in which they came"
     assert network.granted() == ports
+    served = network.host.get("/metrics")
+    for name in ALL:
+        assert f'tidegate_path_promised{{vnic="{name}",remote="c"}} 1' in served
+        assert f'tidegate_path_bound_seconds{{vnic="{name}",remote="c"}} 0.' in served
 
     def all_are_back() -> bool:
         return network.ports(*ALL) == ports

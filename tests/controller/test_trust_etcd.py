@@ -7,54 +7,34 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from typing import Any
 
 import pytest
 from tidegate_controller.state.election import Election
-from tidegate_controller.state.etcd import Client, Unreachable
 from tidegate_controller.trust.keyring import Keyring
 from tidegate_controller.trust.ring import Times
-from tidegate_controller.trust.roll import Identity, Member, Role, Roll
+from tidegate_controller.trust.roll import Member, Proof, Role, Roll
 from tidegate_controller.trust.sealed import Box
 from tidegate_controller.trust.secret import Secret
 from tidegate_controller.trust.shared import SharedVault
 from tidegate_controller.trust.stores import Row, StoreError, Use
 
-from lab.etcd import COMMANDS, Etcd
-from lab.namespaces import Stack, can_make_namespaces
-from lab.need import need, need_commands
+from lab.etcd import Etcd, Lossy, alone
 
 pytestmark = pytest.mark.abreast
 LEASE = 15.0
 KEK = Secret(bytes(32))
 ROLL = Roll({"h1": Member(None, frozenset(range(1, 301)))})
-HOST = Identity(Role.HOST, "h1", 1)
+HOST = Proof(Role.HOST, "h1", 1)
 numbers = count(1)
 
 
 @pytest.fixture(name="etcd", scope="module")
 def _etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    need_commands(*COMMANDS)
-    need("no network namespaces: run as root, or `unshare --user --map-root-user`", can_make_namespaces())
-    folder = tmp_path_factory.mktemp("e")
-    with Stack(folder / "net") as stack, Etcd(folder / "etcd", stack) as running:
+    with alone(tmp_path_factory.mktemp("e")) as running:
         yield running
-
-
-class Lossy(Client):
-    """Loses answers of what has been done."""
-
-    lose = 0
-
-    async def call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Asks, and may lose the answer."""
-        answer = await super().call(path, body)
-        if self.lose:
-            self.lose -= 1
-            raise Unreachable("the answer was lost")
-        return answer
 
 
 class One:

@@ -7,12 +7,16 @@
 
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from .namespaces import Stack
+from tidegate_controller.state.etcd import Client, Unreachable
+
+from .namespaces import Stack, can_make_namespaces
+from .need import need, need_commands
 from .process import Process, wait_for
 
 COMMANDS = ("etcd", "etcdctl")
@@ -95,3 +99,26 @@ class Etcd:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+@contextmanager
+def alone(folder: Path, tls: Path | None = None) -> Iterator[Etcd]:
+    """One member, in a namespace of its own; skips the test where there cannot be one."""
+    need_commands(*COMMANDS)
+    need("no network namespaces: run as root, or `unshare --user --map-root-user`", can_make_namespaces())
+    with Stack(folder / "net") as stack, Etcd(folder / "etcd", stack, tls=tls) as running:
+        yield running
+
+
+class Lossy(Client):
+    """Loses answers of what has been done."""
+
+    lose = 0
+
+    async def call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Asks, and may lose the answer."""
+        answer = await super().call(path, body)
+        if self.lose:
+            self.lose -= 1
+            raise Unreachable("the answer was lost")
+        return answer

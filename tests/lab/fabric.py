@@ -6,6 +6,15 @@
                              └───────────┘                    └───────────┘
 ```
 
+With more `processes`, bridges take turns among as many ovs-vswitchd, each with a database and a namespace of
+its own (there can be one userspace datapath in each). So a network is whose switches stall one by one:
+
+```text
+ namespace `net`: controller, first process       namespace of the second process
+                  s1.1 ──────── veth ──────────── s2.1 ┌ bridge s2 ┐
+            172.31.0.1 ──────── veth ──────────── 172.31.0.2, by which its bridges reach the controller
+```
+
 Ports are called SWITCH.NUMBER; the datapath id is the place of the switch in `switches`, from 1. A bridge
 without a controller drops all (`fail_mode=secure`).
 
@@ -77,18 +86,43 @@ def _one_each(switches: Sequence[str]) -> dict[str, str]:
     return {f"h{number}": switch for number, switch in enumerate(switches, 1)}
 
 
+@dataclass
+class Part:
+    """Bridges of one ovs-vswitchd, with the namespace of their ports."""
+
+    stack: Stack
+    switches: list[str]
+    net: str = "127.0.0.1"
+    """The address at which they reach the namespace `net`."""
+
+
 class Fabric:
     """The network of a plan, running."""
 
-    def __init__(self, folder: Path, plan: Plan, datapath: str = "netdev", remote: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        plan: Plan,
+        datapath: str = "netdev",
+        remote: str = "",
+        processes: int = 1,
+        mtu: int = 1500,
+    ) -> None:
         """`datapath` is `netdev`, or `system`: that of the kernel, where `set_queue` works.
 
-        `remote` is one more that the database listens at.
+        `remote` is one more that the database listens at, of the first process. `mtu` is that of all links.
         """
         self.plan = plan
-        self._datapath = datapath
+        self._datapath, self._mtu = datapath, mtu
         self.net = Stack(folder / "net")
-        self.net.run("sysctl -qw net.ipv6.conf.default.disable_ipv6=1")
+        names = plan.switches
+        processes = min(processes, len(names))
+        self.parts = [Part(self.net, names[::processes])]
+        for number in range(1, processes):
+            self.parts.append(self._apart(folder / f"net-{number}", number, names[number::processes]))
+        self._part = {switch: part for part in self.parts for switch in part.switches}
+        for part in self.parts:
+            part.stack.run("sysctl -qw net.ipv6.conf.default.disable_ipv6=1")
         self.hosts = {name: Stack(folder / name) for name in plan.hosts}
         self.ports: dict[str, list[str]] = {name: [] for name in plan.switches}
         """Names of a switch's ports; the first has number 1."""
@@ -97,26 +131,49 @@ class Fabric:
         self.edges: dict[str, str] = {}
         """The port of each host."""
         self._join()
-        self.ovs = OpenVswitch(folder / "ovs", self.net, remote)
-        self._make_bridges()
+        self.all_ovs = [
+            OpenVswitch(folder / (f"ovs-{number}" if number else "ovs"), part.stack, "" if number else remote)
+            for number, part in enumerate(self.parts)
+        ]
+        """By process."""
+        self.ovs = self.all_ovs[0]
+        for part, ovs in zip(self.parts, self.all_ovs, strict=True):
+            self._make_bridges(part, ovs)
+
+    def _apart(self, folder: Path, number: int, switches: list[str]) -> Part:
+        """A namespace for a further process, with a way to `net`."""
+        stack, first = Stack(folder), 4 * number - 3
+        here, there = (f"172.31.{at // 256}.{at % 256}" for at in (first, first + 1))
+        own, peer = f"m{number}", f"peer name mgmt netns {stack.path.parts[2]}"
+        ends = (f"link add {own} type veth {peer}", f"addr add {here}/30 dev {own}", f"link set {own} up")
+        self._batch(self.net, ends)
+        self._batch(stack, [f"addr add {there}/30 dev mgmt", "link set mgmt up"])
+        return Part(stack, switches, here)
 
     def _join(self) -> None:
-        commands = []
+        mtu = f"mtu {self._mtu}"
+        commands = {part.stack: list[str]() for part in self.parts}
         for one, other in self.plan.links:
             ends = self._port(one), self._port(other)
             self.links.append(ends)
-            commands.append(f"link add {ends[0]} type veth peer name {ends[1]}")
+            stack, peer = (self._part[switch].stack for switch in (one, other))
+            where = "" if stack is peer else f" netns {peer.path.parts[2]}"
+            commands[stack].append(f"link add {ends[0]} type veth peer name {ends[1]}{where}")
+        for at, words in commands.items():
+            self._batch(at, words)
         for number, (host, switch) in enumerate(self.plan.hosts.items(), 1):
             stack, port = self.hosts[host], self._port(switch)
             self.edges[host] = port
-            commands.append(f"link add {port} type veth peer name eth0 netns {stack.path.parts[2]}")
             mac = f"02:00:00:00:00:{number:02x}"
-            self._batch(self.net, [commands.pop()])
-            self._batch(stack, [f"link set eth0 address {mac} up", f"addr add {address(number)}/24 dev eth0"])
+            where = f"netns {stack.path.parts[2]}"
+            self._batch(self._part[switch].stack, [f"link add {port} type veth peer name eth0 {where}"])
+            own = f"address {mac} {mtu} up"
+            self._batch(stack, [f"link set eth0 {own}", f"addr add {address(number)}/24 dev eth0"])
             # The userspace datapath passes on frames as they are: checksums and cuts belong to the host.
             stack.run("ethtool -K eth0 tx off gso off tso off")
-        commands += [f"link set {port} up" for ports in self.ports.values() for port in ports]
-        self._batch(self.net, commands)
+        for part in self.parts:
+            ports = [port for switch in part.switches for port in self.ports[switch]]
+            self._batch(part.stack, [f"link set {port} {mtu} up" for port in ports])
 
     def _port(self, switch: str) -> str:
         ports = self.ports[switch]
@@ -127,28 +184,41 @@ class Fabric:
         text = "\n".join(commands)
         stack.run(["sh", "-c", f"ip -batch - <<'END'\n{text}\nEND"])
 
-    def _make_bridges(self) -> None:
-        parts = []
-        for switch, ports in self.ports.items():
-            parts.append(
+    def _make_bridges(self, part: Part, ovs: OpenVswitch) -> None:
+        words = []
+        for switch in part.switches:
+            words.append(
                 f"add-br {switch} -- set bridge {switch} datapath_type={self._datapath} fail_mode=secure"
                 f" protocols=OpenFlow13 other_config:datapath-id={self.datapath(switch):016x}"
             )
-            for number, port in enumerate(ports, 1):
-                parts.append(f"add-port {switch} {port} -- set interface {port} ofport_request={number}")
-        self.ovs.vsctl(" -- ".join(parts))
+            for number, port in enumerate(self.ports[switch], 1):
+                words.append(f"add-port {switch} {port} -- set interface {port} ofport_request={number}")
+        ovs.vsctl(" -- ".join(words))
 
     def datapath(self, switch: str) -> int:
         """The datapath id of a switch."""
         return list(self.ports).index(switch) + 1
 
     def connect(self, controller: str) -> None:
-        """Give all bridges a controller, such as `unix:PATH`."""
-        self.ovs.vsctl(" -- ".join(f"set-controller {switch} {controller}" for switch in self.ports))
+        """Give all bridges a controller, such as `unix:PATH`.
+
+        127.0.0.1 in it is the namespace `net`, whose address for others is another one.
+        """
+        for part, ovs in zip(self.parts, self.all_ovs, strict=True):
+            target = controller.replace("127.0.0.1", part.net)
+            ovs.vsctl(" -- ".join(f"set-controller {switch} {target}" for switch in part.switches))
+
+    def switch_of(self, switch: str) -> OpenVswitch:
+        """The Open vSwitch that has a bridge."""
+        return self.all_ovs[self.parts.index(self._part[switch])]
+
+    def _on(self, port: str) -> Stack:
+        """The namespace of a port."""
+        return self._part[port.rsplit(".", 1)[0]].stack
 
     def ofctl(self, command: str, switch: str, words: str = "") -> str:
         """`ovs-ofctl COMMAND SWITCH WORDS`; standard output."""
-        socket = f"unix:{self.ovs.folder}/{switch}.mgmt"
+        socket = f"unix:{self.switch_of(switch).folder}/{switch}.mgmt"
         return self.net.run(f"ovs-ofctl -O OpenFlow13 {command} {socket} {words}")
 
     def dump_flows(self, switch: str) -> list[str]:
@@ -177,7 +247,7 @@ class Fabric:
 
     def classes(self, port: str) -> dict[str, str]:
         """What tc tells of each HTB class of a port, by its handle."""
-        text = self.net.run(f"tc class show dev {port}")
+        text = self._on(port).run(f"tc class show dev {port}")
         found = (re.match(r"class htb (\S+) (.*)", line) for line in text.splitlines())
         return {one[1]: one[2] for one in found if one}
 
@@ -219,7 +289,7 @@ class Fabric:
                 f"{add} protocol {LLDP} prio 3 u32 match u32 0 0 flowid 1:1",
                 f"{add} protocol all prio 4 u32 match u32 0 0 flowid {rest}",
             ]
-            self.net.run(" && ".join(f"tc {command}" for command in commands))
+            self._on(port).run(" && ".join(f"tc {command}" for command in commands))
 
     def flow(
         self, source: str, target: str, flow: Flow, patience: float = 1.5, deadline: int | None = None
@@ -231,16 +301,17 @@ class Fabric:
     def cut(self, port: str) -> None:
         """Lose all frames that leave by a port, without its carrier: neither end's link goes down."""
         drop = "bpf bytecode '1,6 0 0 2' direct-action"
-        self.net.run(f"tc qdisc add dev {port} clsact && tc filter add dev {port} egress {drop}")
+        self._on(port).run(f"tc qdisc add dev {port} clsact && tc filter add dev {port} egress {drop}")
 
     def mend(self, port: str) -> None:
         """Undo `cut`."""
-        self.net.run(f"tc qdisc del dev {port} clsact")
+        self._on(port).run(f"tc qdisc del dev {port} clsact")
 
     def stop(self) -> None:
         """End everything."""
-        self.ovs.stop()
-        for stack in [*self.hosts.values(), self.net]:
+        for ovs in self.all_ovs:
+            ovs.stop()
+        for stack in [*self.hosts.values(), *(part.stack for part in self.parts)]:
             stack.stop()
 
     def __enter__(self) -> Self:

@@ -31,9 +31,17 @@ def rule(one: intent.Rule) -> Line:
         fields.add(f"dl_type={match.eth_type:#06x}")
     if match.in_port is not None:
         fields.add(f"in_port={match.in_port}")
-    if match.eth_dst is not None:
-        fields.add(f"dl_dst={match.eth_dst}")
-    if match.tag is not None:
+    fields |= {
+        f"{name}={value}"
+        for name, value in (
+            ("dl_src", match.eth_src),
+            ("dl_dst", match.eth_dst),
+            ("dl_vlan_pcp", match.priority),
+        )
+        if value is not None
+    }
+    # A priority says that there is a tag.
+    if match.tag is not None and match.tag != intent.ANY_TAG:
         fields.add("vlan_tci=0x0000/0x1fff" if match.tag == 0 else f"dl_vlan={match.tag}")
     if match.dscp is not None:
         fields.add(f"nw_tos={match.dscp << 2}")
@@ -61,6 +69,10 @@ def actions(wanted: Iterable[intent.Action]) -> tuple[str, ...]:
                 found.append(f"set_field:{dscp}->ip_dscp")
             case intent.PushTag(tag):
                 found += ["push_vlan:0x8100", f"set_field:{0x1000 | tag}->vlan_vid"]
+            case intent.SetTag(tag):
+                found.append(f"set_field:{0x1000 | tag}->vlan_vid")
+            case intent.SetPriority(priority):
+                found.append(f"set_field:{priority}->vlan_pcp")
             case intent.PopTag():
                 found.append("pop_vlan")
             case intent.Goto(table):

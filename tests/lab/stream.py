@@ -3,9 +3,10 @@
 stream.py send ADDRESS PORT SOURCE-PORT DSCP COUNT SIZE INTERVAL-IN-MICROSECONDS
 stream.py receive PORT COUNT PATIENCE-IN-SECONDS [DEADLINE-IN-MICROSECONDS]
 
-The receiver ends after COUNT datagrams, or PATIENCE without any; then it prints, as JSON: received, lost (of
-the numbers up to COUNT), reordered (a higher number came first), duplicates, delays in microseconds (sorted),
-and the longest silence between two of them. SIZE is of the UDP payload. Arrival is by the kernel's clock.
+The receiver ends after COUNT datagrams, or PATIENCE without any, longer before the first; then it prints, as
+JSON: received, lost (of the numbers up to COUNT), reordered (a higher number came first), duplicates, delays
+in microseconds (sorted), and the longest silence between two of them. SIZE is of the UDP payload. Arrival is
+by the kernel's clock.
 
 With a deadline it prints, at most each 0.1 s, how many were later since (`late`), by how much (`worst`,
 microseconds) and when the last one came (`at`, Unix time); the report has the numbers of those that were
@@ -23,6 +24,8 @@ HEAD = struct.Struct("!QQ")
 """Number, and Unix time in ns."""
 SO_TIMESTAMPNS, SO_SNDBUFFORCE = 35, 32
 READY, SENDING = "listening", "sending"
+FIRST = 15.0
+"""s until the first datagram at least: the sender is a process that has yet to start."""
 BATCH = 100_000_000
 """ns between two reports of late datagrams."""
 
@@ -81,7 +84,7 @@ def receive(words: list[str]) -> None:
     link.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
     link.bind(("", port))
-    link.settimeout(patience)
+    link.settimeout(max(patience, FIRST))
     print(READY, flush=True)
     seen: set[int] = set()
     delays, highest, reordered, duplicates, last, silence = [], -1, 0, 0, 0, 0
@@ -96,6 +99,8 @@ def receive(words: list[str]) -> None:
         if number in seen:
             duplicates += 1
             continue
+        if not seen:
+            link.settimeout(patience)
         seen.add(number)
         watch.see(number, sent, at)
         delays.append((at - sent) // 1000)

@@ -10,50 +10,27 @@ Agents reach the controller over `mgmt`, a network apart from the switches.
 The files of the hosts name no other host, and no vNIC there but in `to`.
 """
 
-import hashlib
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import tidegate_controller
 from tidegate_controller.main import main
 
+from .agents_network import LISTEN, SEGMENT, network, start
 from .fabric import Fabric, address, line
 from .host import BINARY, Host, tap_vnic
 from .namespaces import Stack
 from .process import Process
 from .two_hosts import KEYS, write_key
 
-SEGMENT = 100
-ADDRESS = "198.51.100.254"
-URL = f"http://{ADDRESS}:6654"
-SECURE = f"https://{ADDRESS}:6654"
-NETWORK = """
-[openflow]
-listen = "127.0.0.1:6653"
-[api]
-listen = "198.51.100.254:6654"
-lease = "3s"
-operator-token = "{operator}"
-{plain}
-[state]
-file = "{folder}/state.sqlite"
-[discovery]
-interval = "200ms"
-[paths]
-marks = [46, 34]
-hold = "300ms"
-[terms]
-capacity = "100Mbit"
-reservable = "50Mbit"
-levels = [{{ delay = "5ms", frames = 5000 }}, {{ delay = "12ms", frames = 5000 }}]
-"""
-PLAIN = "plain = true"
-TLS = """
+ADDRESS = LISTEN.partition(":")[0]
+URL = f"http://{LISTEN}"
+SECURE = f"https://{LISTEN}"
+PLAIN = 'plain = true\nlease = "3s"'
+TLS = """lease = "3s"
 [tls]
 folder = "{folder}/trust"
 [keys]
@@ -77,15 +54,12 @@ rate = "1gbit"
 """
 
 
-def digest(token: str) -> str:
-    """A token as in the configuration of the controller."""
-    return f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
-
-
 class ThreeHosts:
     """h1 to h3 with the vNICs a to c, whose contracts have the lines of `terms`."""
 
     NAMES: Mapping[str, str] = {"h1": "a", "h2": "b", "h3": "c"}
+    TEMPLATE = HOST
+    """Of a host's own file."""
 
     def __init__(
         self, folder: Path, terms: Mapping[str, Sequence[str]], cleanup: ExitStack, *, tls: bool = False
@@ -94,7 +68,7 @@ class ThreeHosts:
         self.folder, self.tls, self.url = folder, tls, SECURE if tls else URL
         if tls:
             assert main(["init", "--folder", str(folder / "trust"), "--name", ADDRESS]) == 0
-        self.fabric = cleanup.enter_context(Fabric(folder / "net", line(3)))
+        self.fabric = cleanup.enter_context(Fabric(folder / "net", line(len(self.NAMES))))
         self._manage()
         self.controller = self.start_controller()
         self.fabric.connect("tcp:127.0.0.1:6653")
@@ -128,7 +102,7 @@ class ThreeHosts:
         if self.tls:
             identity, key = self._enrol(host, token, folder / "enrolled"), 'key = "controller"'
         terms = {"url": self.url, "host": host, "identity": identity, "key": key, "segment": SEGMENT}
-        (folder / "etc/tidegate.toml").write_text(HOST.format(local=address(number), **terms))
+        (folder / "etc/tidegate.toml").write_text(self.TEMPLATE.format(local=address(number), **terms))
         (folder / "etc/vnics.toml").write_text(vnics)
 
     def _enrol(self, host: str, token: Path, folder: Path) -> str:
@@ -141,31 +115,12 @@ class ThreeHosts:
 
     def network(self) -> str:
         """The controller's configuration."""
-        plain = TLS.format(folder=self.folder) if self.tls else PLAIN
-        terms = {"operator": digest("operator"), "plain": plain, "folder": self.folder}
-        fabric, text = self.fabric, [NETWORK.format(**terms)]
-        for switch in fabric.ports:
-            database = f'database = "{fabric.ovs.remote}"'
-            text.append(f'[switches.{switch}]\ndatapath = "{fabric.datapath(switch):016x}"\n{database}')
-        for one, other in fabric.links:
-            text.append(f'[[links]]\nbetween = ["{one.replace(".", ":")}", "{other.replace(".", ":")}"]')
-        for number, (host, edge) in enumerate(fabric.edges.items(), 1):
-            own = f'address = "{address(number)}"\nmac = "02:00:00:00:00:{number:02x}"'
-            may = f'token = "{digest(host)}"\nsegments = [{SEGMENT}]\nmacs = ["{mac(number)}"]'
-            text.append(
-                f'[hosts.{host}]\nport = "{edge.replace(".", ":")}"\n{own}\n{may}\nreservable = "90Mbit"'
-            )
-        return "\n".join(text)
+        api = TLS.format(folder=self.folder) if self.tls else PLAIN
+        return network(self.fabric, self.folder, api, mac)
 
     def start_controller(self) -> Process:
         """The program, in the network's namespace; it knows what its files say."""
-        file = self.folder / "network.toml"
-        file.write_text(self.network())
-        source = Path(tidegate_controller.__file__).parents[1]
-        words = (sys.executable, "-m", "tidegate_controller.main", "--config", str(file))
-        process = self.fabric.net.spawn("env", f"PYTHONPATH={source}", *words)
-        process.wait_for("the API", lambda: f"the API is served at {self.url}" in process.output())
-        return process
+        return start(self.fabric, self.folder / "network.toml", self.network(), self.url)
 
     def operator(self, *words: str) -> str:
         """All output of a command of an operator, at the controller's host."""

@@ -6,10 +6,8 @@
 ```
 """
 
-import hashlib
 import json
 import re
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -17,36 +15,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import tidegate_controller
-
+from .agents_network import LISTEN, SEGMENT, network, start
 from .fabric import Fabric, address, line
 from .host import Host, tap_vnic
 from .namespaces import Stack
 from .process import Process, wait_for
 from .two_hosts import KEYS, write_key
 
-SEGMENT = 100
-LISTEN = "198.51.100.254:6654"
-NETWORK = """
-[openflow]
-listen = "127.0.0.1:6653"
-[api]
-listen = "{listen}"
-plain = true
-lease = "2s"
-operator-token = "{operator}"
-[state]
-file = "{folder}/state.sqlite"
-[discovery]
-interval = "200ms"
-[paths]
-marks = [46, 34]
-hold = "300ms"
-[terms]
-capacity = "100Mbit"
-reservable = "50Mbit"
-levels = [{{ delay = "5ms", frames = 5000 }}, {{ delay = "12ms", frames = 5000 }}]
-"""
+API = 'plain = true\nlease = "2s"'
 HOST = """
 [controller]
 url = ["http://{listen}"]
@@ -69,11 +45,6 @@ mac = "52:54:00:09:00:09"
 segment = {segment}
 peer = "far"
 """
-
-
-def digest(token: str) -> str:
-    """A token as in the configuration of the controller."""
-    return f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
 
 
 class ThreePairs:
@@ -103,29 +74,8 @@ class ThreePairs:
 
     def start_controller(self) -> Process:
         """The program, in the network's namespace."""
-        file = self.folder / "network.toml"
-        file.write_text(self._network())
-        source = Path(tidegate_controller.__file__).parents[1]
-        words = (sys.executable, "-m", "tidegate_controller.main", "--config", str(file))
-        process = self.fabric.net.spawn("env", f"PYTHONPATH={source}", *words)
-        process.wait_for("the API", lambda: f"the API is served at http://{LISTEN}" in process.output())
-        return process
-
-    def _network(self) -> str:
-        fabric = self.fabric
-        text = [NETWORK.format(operator=digest("operator"), folder=self.folder, listen=LISTEN)]
-        for switch in fabric.ports:
-            database = f'database = "{fabric.ovs.remote}"'
-            text.append(f'[switches.{switch}]\ndatapath = "{fabric.datapath(switch):016x}"\n{database}')
-        for one, other in fabric.links:
-            text.append(f'[[links]]\nbetween = ["{one.replace(".", ":")}", "{other.replace(".", ":")}"]')
-        for number, (host, edge) in enumerate(fabric.edges.items(), 1):
-            own = f'address = "{address(number)}"\nmac = "02:00:00:00:00:{number:02x}"'
-            may = f'token = "{digest(host)}"\nsegments = [{SEGMENT}]\nmacs = ["52:54:00:09:00:00/40"]'
-            text.append(
-                f'[hosts.{host}]\nport = "{edge.replace(".", ":")}"\n{own}\n{may}\nreservable = "90Mbit"'
-            )
-        return "\n".join(text)
+        text = network(self.fabric, self.folder, API, lambda _: "52:54:00:09:00:00/40")
+        return start(self.fabric, self.folder / "network.toml", text, f"http://{LISTEN}")
 
     def apply(self, *names: str, rate: str = "400kbit") -> None:
         """Put contracts of these vNICs in force, each with a deadline towards `c`."""

@@ -116,7 +116,8 @@ class Running:
 def begin(
     source: Stack, target: Stack, address: str, flow: Flow, patience: float = 1.5, deadline: int | None = None
 ) -> Running:
-    """Send a flow to an address of the target; its receiver gives up after `patience` seconds of silence.
+    """Send a flow to an address of the target; its receiver gives up after `patience` seconds of silence,
+    before the first datagram later.
 
     With a deadline (us), it tells which datagrams miss it.
     """

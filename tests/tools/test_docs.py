@@ -386,8 +386,10 @@ def test_metrics(host: Host, tmp_path: Path) -> None:
     answers = ("clock_offset_seconds", "clock_error_seconds", "round_trip_seconds", "refused_notices_total")
     for metric in (f"tidegate_peer_{answer}" for answer in answers):
         del documented[metric]
-    # Served where CPUs are planned and frames steered: crates/agent/src/api/metrics/cores.rs.
-    for metric in [metric for metric in documented if metric.startswith("tidegate_cores_")]:
+    # Served where CPUs are planned and frames steered, and where a controller grants paths: cores.rs and
+    # paths.rs in crates/agent/src/api/metrics.
+    elsewhere = ("tidegate_cores_", "tidegate_path_")
+    for metric in [metric for metric in documented if metric.startswith(elsewhere)]:
         served.setdefault(metric, documented[metric])
     assert documented == served
 
@@ -399,7 +401,7 @@ def test_metrics_named_elsewhere() -> None:
     assert documented
     for page in PAGES:
         named = re.findall(
-            r"\btidegate_(?:vnic|uplink|worker|switch|place|agent|cores)_\w+", page.read_text()
+            r"\btidegate_(?:vnic|uplink|worker|switch|place|agent|cores|path)_\w+", page.read_text()
         )
         # A histogram is asked for by its buckets.
         assert {name.removesuffix("_bucket") for name in named} <= documented

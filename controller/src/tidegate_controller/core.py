@@ -19,12 +19,12 @@ from tidegate_controller.decide.basis import Basis, Phase
 from tidegate_controller.decide.flood import Tree, spanning
 from tidegate_controller.decide.intent import place, put
 from tidegate_controller.decide.move import Order, merge
-from tidegate_controller.decide.queues import port_of, queues_of, watched
+from tidegate_controller.decide.queues import end_of, port_of, queues_of, watched
 from tidegate_controller.decide.tags import TagsUsedUp
 from tidegate_controller.engine import Engine, Settings
 from tidegate_controller.model.intent import SwitchIntent
 from tidegate_controller.model.paths import Path, PathState
-from tidegate_controller.model.topology import Topology
+from tidegate_controller.model.topology import Port, Topology
 
 BASIS = ""
 """The owner of orders for rules of no path."""
@@ -37,6 +37,8 @@ class Core:
         self.engine = Engine(settings)
         self.basis = Basis(self.engine.settings.marks)
         self.followed = Topology()
+        self._used: dict[str, Port] = {}
+        """As of `_in_use`, when it was last looked at: these ports are open."""
         self._tree: Tree | None = None
         self._trees = 0
         self.tree_tags: set[int] = set()
@@ -71,15 +73,16 @@ class Core:
         engine.tags.claim(network.tree.tag, "broadcast#1")
         self.tree_tags.add(network.tree.tag)
         self.followed = engine.newest = network.topology
-        self.basis.assume(network.topology, network.tree)
         engine.arrange(self.followed)
         for change in changes:
             engine.undo(change)
+        self._used = self._in_use()
+        self.basis.assume(network.topology, network.tree, frozenset(self._used.values()))
         self._wake()
         engine.set_queues()
         return engine.effects
 
-    def handle(self, event: ev.Event, now: float) -> list[ev.Effect]:
+    def handle(self, event: ev.Event, now: float) -> list[ev.Effect]:  # noqa: PLR0912 - one case each
         """Takes in an event. Returns what is to be done."""
         engine = self.engine
         engine.effects, engine.now = [], now
@@ -94,6 +97,8 @@ class Core:
                 reactions.sampled(engine, event.samples)
             case ev.Dropped():
                 reactions.dropped(engine, event)
+            case ev.VlansAnnounced(vlans):
+                engine.announced = vlans
             case ev.TopologyChanged():
                 self._changed(event)
             case ev.SwitchDone():
@@ -114,18 +119,25 @@ class Core:
         engine.set_queues()
         return engine.effects
 
-    def intents(self) -> dict[str, SwitchIntent]:
-        """Returns what all switches are to hold at this moment."""
+    def intent(self, switch: str) -> SwitchIntent:
+        """Returns what one switch is to hold at this moment, without the work for all others."""
+        return self.intents(switch).get(switch, SwitchIntent())
+
+    def intents(self, only: str | None = None) -> dict[str, SwitchIntent]:
+        """Returns what all switches are to hold at this moment; or, whole, what one of them is to hold."""
         engine = self.engine
-        found = {switch: SwitchIntent(set(rules)) for switch, rules in self.basis.held().items()}
+        held = self.basis.held().items()
+        found = {switch: SwitchIntent(set(rules)) for switch, rules in held if only in (None, switch)}
         for name, path in engine.paths.items():
-            if name not in engine.running and path.state != PathState.BROKEN:
+            if name in engine.running or path.state == PathState.BROKEN:
+                continue
+            if only is None or _may_cross(path, only):
                 put(found, place(path, engine.settings.marks))
         for running in engine.running.values():
             merge(found, running.change.present())
         for link in engine.book.terms.values():
             port = port_of(link.name)
-            if port is not None:
+            if port is not None and only in (None, port.switch):
                 queues = queues_of(link, engine.loads, engine.settings.marks, engine.raised)
                 found.setdefault(port.switch, SwitchIntent()).queues[port.number] = queues
         for port in watched(engine.book.terms) if engine.settings.bfd else ():
@@ -159,20 +171,29 @@ class Core:
             for tag in stale:
                 engine.tags.free(tag)
             self.tree_tags -= stale
-            if self.followed != engine.newest:
-                self.followed = engine.newest
-                tree = self._next_tree()
+            moved, before = self.followed != engine.newest, self._used
+            self.followed = engine.newest
+            self._used = self._in_use()
+            if moved:
+                self._tree = self._next_tree()
                 terms = tuple(engine.book.terms.values())
-                engine.effects.append(ev.SaveNetwork(self.followed, terms, tree))
-                self._order(self.basis.follow(self.followed, tree))
+                engine.effects.append(ev.SaveNetwork(self.followed, terms, self._tree))
+            if self._tree is not None and (moved or self._used != before):
+                self._order(self.basis.follow(self.followed, self._tree, frozenset(self._used.values())))
         engine.arrange(self.followed)
+
+    def _in_use(self) -> dict[str, Port]:
+        """Returns links that are gone though paths have rules over them, and where they end."""
+        there = {link.name for link in self.followed.links}
+        gone = sorted(self.engine.loads.links - there)
+        return {link: port for link in gone if (port := end_of(link)) is not None}
 
     def _next_tree(self) -> Tree:
         links = spanning(self.followed)
         if self._tree is None or links != self._tree.links:
             self._trees += 1
             try:
-                tag = self.engine.tags.take(f"broadcast#{self._trees}")
+                tag = self.engine.take_tag(f"broadcast#{self._trees}")
             except TagsUsedUp:
                 if self._tree is None:
                     raise
@@ -231,10 +252,15 @@ class Core:
             self._wake()
 
     def _look_after(self) -> None:
-        """Looks after paths whose change is over; again after the hold time if one was lost or as before."""
+        """Looks after paths whose change is over; again after the hold time if one was lost or as before.
+
+        Ports that the last path has left are closed.
+        """
         engine = self.engine
         while engine.ended:
             reactions.look_after(engine, engine.ended.pop())
+        if not all(map(engine.loads.has, self._used)):
+            self._follow()
         if engine.unsettled:
             engine.unsettled = False
             self._wake()
@@ -252,4 +278,11 @@ class Core:
 
     def _sync(self, switch: str) -> None:
         self.stale.discard(switch)
-        self.engine.effects.append(ev.Sync(switch, self.intents().get(switch, SwitchIntent())))
+        self.engine.effects.append(ev.Sync(switch, self.intent(switch)))
+
+
+def _may_cross(path: Path, switch: str) -> bool:
+    """Returns whether a path may have rules at a switch; of a name that ends like another's, too."""
+    start = f"{switch}:"
+    routes = (path.route, path.backup)
+    return any(start in link for route in routes if route is not None for link in route.links)

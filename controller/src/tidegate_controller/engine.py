@@ -25,7 +25,7 @@ from tidegate_controller.decide.routes import Routes
 from tidegate_controller.decide.tags import Tags
 from tidegate_controller.decide.transactions import reservations
 from tidegate_controller.model.decisions import Decision, Verdict
-from tidegate_controller.model.paths import FlowKey, Path, PathRequest, PathState
+from tidegate_controller.model.paths import EthernetKey, Key, Path, PathRequest, PathState
 from tidegate_controller.model.topology import Port, Topology
 
 
@@ -81,8 +81,10 @@ class Engine:
         self.paths: dict[str, Path] = {}
         """Those in force, and those that are broken."""
         self.running: dict[str, Running] = {}
-        self.keys: dict[tuple[FlowKey, int], str] = {}
+        self.keys: dict[tuple[Key, int], str] = {}
         """Which path has a flow's key; while it changes, the old and the new one."""
+        self.announced: frozenset[int] = frozenset()
+        """VLANs of plain NICs that hosts announce now."""
         self.newest = Topology()
         """As the edges see it; rules may not follow it yet."""
         self.routes = Routes(self.newest)
@@ -110,11 +112,24 @@ class Engine:
         """Whether paths are to be looked at again after the hold time."""
         self._dirty: set[str] = set()
         self._there: set[str] = set()
+        self._gone: dict[str, float] = {}
+        """Links that do not work, and since when."""
 
     @property
     def levels(self) -> int:
         """Returns the number of real-time levels."""
         return len(self.settings.marks.levels)
+
+    def take_tag(self, owner: str, key: Key | None = None) -> int:
+        """Takes an id for a generation of a path with this key, or for a tree.
+
+        It is none that frames of paths have at hosts. One that hosts only announce is taken last: else a host
+        that announces all of them would stop all paths.
+        Raises `TagsUsedUp`.
+        """
+        keys = [key, *(there for there, _ in self.keys)]
+        vlans = {one.vlan for one in keys if isinstance(one, EthernetKey)}
+        return self.tags.take(owner, vlans, self.announced)
 
     def learn(self, terms: Iterable[LinkTerms]) -> None:
         """Adds links."""
@@ -143,6 +158,12 @@ class Engine:
         hosts = self.newest.hosts.values()
         ends = {name for host in hosts for name in (host.to_switch, host.to_host)}
         self._there = {link.name for link in self.newest.links} | ends
+        gone = self.book.terms.keys() - self._there
+        self._gone = {link: self._gone.get(link, self.now) for link in gone}
+
+    def gone_for(self, links: Iterable[str]) -> float:
+        """Returns for how long at least one of the links does not work, s."""
+        return max((self.now - self._gone[link] for link in links if link in self._gone), default=0.0)
 
     def run(
         self,
@@ -436,7 +457,7 @@ class Engine:
                 self.close(old, "its reservation was lost", reasons, running.freed)
 
 
-def flow(request: PathRequest) -> tuple[FlowKey, int]:
+def flow(request: PathRequest) -> tuple[Key, int]:
     """Returns the fields by which the edge knows a flow."""
     return request.key, request.dscp
 

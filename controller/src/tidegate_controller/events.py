@@ -93,6 +93,13 @@ class TopologyChanged:
 
 
 @dataclass(frozen=True)
+class VlansAnnounced:
+    """VLANs of all plain NICs that hosts announce now."""
+
+    vlans: frozenset[int]
+
+
+@dataclass(frozen=True)
 class SwitchDone:
     """A barrier was answered."""
 
@@ -143,6 +150,7 @@ Event = (
     | Sampled
     | Dropped
     | TopologyChanged
+    | VlansAnnounced
     | SwitchDone
     | SwitchFailed
     | QueuesDone

@@ -4,7 +4,7 @@
  Missed ─▶ kept calm? ─▶ queues of the way ─▶ level, another way ─▶ VIOLATED
  Sampled ─▶ a queue that runs short ─▶ its rate ─▶ one of its paths goes another way
  Dropped ─▶ a port that drops frames, whatever their queue ─▶ one of its paths goes another way
- link down ─▶ the backup ─▶ another way ─▶ BROKEN, tried again
+ link down ─▶ the backup ─▶ another way ─▶ BROKEN, tried again; later if its hosts have no way at all
 ```
 """
 
@@ -130,7 +130,11 @@ def look_after(engine: Engine, name: str) -> None:
 
 
 def _reroute(engine: Engine, path: Path) -> None:
-    """Moves a path onto its backup or another way, or closes it: one of its links is down."""
+    """Moves a path onto its backup or another way, or closes it: one of its links is down.
+
+    Hosts without any way gain nothing by rules that go, and keep the path if the link only seemed to be down:
+    it is closed after the hold time. Else best effort has a way, and takes over at once.
+    """
     down = [link for link in path.route.links if not engine.up([link])]
     cause = f"link {down[0]} is down"
     backup = path.backup
@@ -140,8 +144,10 @@ def _reroute(engine: Engine, path: Path) -> None:
             return
     routes = candidates(engine.ways(path.request), engine.levels)
     reasons = _move(engine, path, routes, cause)
-    if reasons:
+    if reasons and (routes or engine.gone_for(down) >= engine.settings.hold):
         engine.close(path, cause, reasons, frozenset())
+    elif reasons:
+        engine.unsettled = True
 
 
 def _move(
@@ -157,7 +163,7 @@ def _move(
         return (f"path {path.request.name}: {none}",)
     new = replace(path, generation=path.generation + 1, backup=None)
     try:
-        tag = engine.tags.take(new.reservation)
+        tag = engine.take_tag(new.reservation, new.request.key)
     except TagsUsedUp as used:
         return (str(used),)
     try:

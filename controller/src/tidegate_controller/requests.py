@@ -12,11 +12,11 @@ from tidegate_controller import events as ev
 from tidegate_controller.decide import react
 from tidegate_controller.decide.admission import Refused, Wanted
 from tidegate_controller.decide.routes import candidates
-from tidegate_controller.decide.tags import TagsUsedUp
+from tidegate_controller.decide.tags import MOST, TagsUsedUp
 from tidegate_controller.decide.transactions import alter
 from tidegate_controller.engine import Engine, flow, numbers
 from tidegate_controller.model.decisions import Verdict
-from tidegate_controller.model.paths import Path, PathRequest, PathState, Route
+from tidegate_controller.model.paths import EthernetKey, Path, PathRequest, PathState, Route
 
 LONGEST_NAME = 200
 
@@ -60,7 +60,7 @@ def admit(engine: Engine, asker: int | None, request: PathRequest, before: Path 
     reservation = f"{name}#{generation}"
     routes = candidates(engine.ways(request), engine.levels)
     try:
-        tag = engine.tags.take(reservation)
+        tag = engine.take_tag(reservation, request.key)
     except TagsUsedUp as used:
         if asker is not None:
             engine.refuse(asker, request, "request", (str(used),))
@@ -100,7 +100,7 @@ def _alter(engine: Engine, asker: int, before: Path, request: PathRequest) -> No
     routes = candidates(engine.ways(request), engine.levels)
     cause = "other terms"
     try:
-        tag = engine.tags.take(f"{request.name}#{before.generation + 1}")
+        tag = engine.take_tag(f"{request.name}#{before.generation + 1}", request.key)
     except TagsUsedUp as used:
         engine.refuse(asker, request, cause, (str(used),))
         return
@@ -136,17 +136,14 @@ def _alter(engine: Engine, asker: int, before: Path, request: PathRequest) -> No
 def _unfit(engine: Engine, request: PathRequest) -> tuple[str, ...]:
     """Returns what is wrong with a request, before any arithmetic."""
     name, settings, hosts = request.name, engine.settings, engine.newest.hosts
-    source, target, key = hosts.get(request.source), hosts.get(request.target), request.key
+    source, target = hosts.get(request.source), hosts.get(request.target)
     if not 0 < len(name) <= LONGEST_NAME:
         text = f"its name has 1 to {LONGEST_NAME} characters"
     elif source is None or target is None:
         unknown = request.source if source is None else request.target
         text = f"host {unknown} is not in the configuration"
-    elif (key.source, key.target) != (source.address, target.address):
-        ours = f"{source.address} to {target.address}"
-        text = f"its frames go from {key.source} to {key.target}; its hosts have {ours}"
-    elif not (0 <= request.dscp < 64 and 0 < key.source_port < 65536 and 0 < key.target_port < 65536):
-        text = "its mark is 0 to 63, its UDP ports are 1 to 65535"
+    elif why := _unkeyed(engine, request, source.address, target.address):
+        text = why
     elif request.rate <= 0 or request.burst <= 0 or request.smallest_frame <= 0 or request.budget <= 0:
         text = "its rate, burst, frames and budget are above 0"
     elif engine.keys.get(flow(request), name) != name:
@@ -156,6 +153,27 @@ def _unfit(engine: Engine, request: PathRequest) -> tuple[str, ...]:
     else:
         text = "" if name in engine.paths else _too_many(engine, request)
     return (f"path {name}: {text}",) if text else ()
+
+
+def _unkeyed(engine: Engine, request: PathRequest, source: str, target: str) -> str:
+    """Says why the edge cannot tell its frames, between hosts with these addresses. Empty: it can."""
+    key = request.key
+    if not isinstance(key, EthernetKey):
+        if (key.source, key.target) != (source, target):
+            ours = f"{source} to {target}"
+            return f"its frames go from {key.source} to {key.target}; its hosts have {ours}"
+        if not (0 <= request.dscp < 64 and 0 < key.source_port < 65536 and 0 < key.target_port < 65536):
+            return "its mark is 0 to 63, its UDP ports are 1 to 65535"
+        return ""
+    if not (0 < key.vlan <= MOST and 0 < key.priority < 8 and request.dscp == 0):
+        return f"its VLAN is 1 to {MOST}, its priority 1 to 7, its mark 0"
+    owner = engine.tags.owners().get(key.vlan)
+    if owner is None:
+        return ""
+    return (
+        f"VLAN {key.vlan} of its frames is the tag of {owner} between switches; ask again when that has moved"
+        " or is released, or choose another VLAN"
+    )
 
 
 def _too_many(engine: Engine, request: PathRequest) -> str:

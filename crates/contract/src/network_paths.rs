@@ -16,18 +16,45 @@
 
 use crate::admission::{on_wire, own_part};
 use crate::frame::{SMALLEST_FRAME, STAMP};
-use crate::{Bytes, ContractSet, Controller, Nanos, Peer, Rate, Remote, Segment, UPLINK, Uplink, Vnic};
+use crate::{Bytes, ContractSet, Controller, Mac, Nanos, Peer, Rate, Remote, Segment, UPLINK, Uplink, Vnic};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// The mark of frames with a deadline between hosts: expedited forwarding (RFC 3246).
 pub const EXPEDITED: u8 = 46;
 
+/// The priority in the VLAN tag of frames of a plain NIC with a path: voice, below 10 ms (IEEE 802.1Q, annex I).
+pub const PRIORITY: u8 = 5;
+
 /// Most pairs of an uplink with a source port of their own.
 pub const MOST_PAIRS: usize = 64;
 
 /// Largest burst that a path may have: what path admission takes ([`crate::path`]).
 const MOST_BURST: u64 = 1_000_000_000;
+
+/// What switches see of a pair's frames, before the host switch has given it a source port.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(untagged)]
+pub enum Seen {
+    /// Outer headers of VXLAN.
+    Outer {
+        /// Address of the sending uplink.
+        source: IpAddr,
+        /// Address of the receiving uplink.
+        target: IpAddr,
+        /// VXLAN's port at both.
+        target_port: u16,
+    },
+    /// The tag of a plain NIC, with [`PRIORITY`], and the vNICs' own addresses.
+    Tagged {
+        /// Its VLAN: the segment.
+        vlan: u16,
+        /// MAC of the sender.
+        source_mac: Mac,
+        /// MAC of the receiver.
+        target_mac: Mac,
+    },
+}
 
 /// What one pair asks of the network. Sizes and rates are those on the host's wire.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -40,13 +67,10 @@ pub struct PathTerms {
     pub peer: String,
     /// The uplink that leads there.
     pub uplink: String,
-    /// Address of the sending uplink.
-    pub source: IpAddr,
-    /// Address of the receiving uplink.
-    pub target: IpAddr,
-    /// VXLAN's port at both.
-    pub target_port: u16,
-    /// The mark of its frames.
+    /// What switches tell its frames by.
+    #[serde(flatten)]
+    pub seen: Seen,
+    /// The mark of its frames; 0 of a plain NIC, where the tag has it.
     pub dscp: u8,
     /// Rate.
     pub rate: Rate,
@@ -90,6 +114,11 @@ impl PathTerms {
     /// Returns the path's name, `VNIC>REMOTE`.
     pub fn name(&self) -> String {
         format!("{}>{}", self.vnic, self.remote)
+    }
+
+    /// Returns whether nothing judges the arrival of its frames: its promise ends at the far host's NIC.
+    pub fn ends_at_nic(&self) -> bool {
+        matches!(self.seen, Seen::Tagged { .. })
     }
 
     /// Returns what may be asked from the network if the far host itself needs `arrival` after a frame's arrival: N,
@@ -181,7 +210,7 @@ fn of_vnic(found: &mut NetworkPaths, tables: &Tables<'_>, controller: &Controlle
             fault(None, reason);
             continue;
         }
-        if let Some(reason) = unkeyed(vnic, uplink) {
+        if let Some(reason) = unkeyed(vnic) {
             fault(None, reason);
             continue;
         }
@@ -206,22 +235,35 @@ fn of_vnic(found: &mut NetworkPaths, tables: &Tables<'_>, controller: &Controlle
     }
 }
 
-/// Says why switches cannot tell frames of a vNIC over an uplink from others; `None` if they can.
-fn unkeyed(vnic: &Vnic, uplink: &Uplink) -> Option<String> {
-    if !vnic.uses_uplinks() {
-        return Some(format!(
+/// Says why switches cannot tell frames of a vNIC from others; `None` if they can.
+fn unkeyed(vnic: &Vnic) -> Option<String> {
+    (!vnic.uses_uplinks()).then(|| {
+        format!(
             "frames of an attachment of kind {} leave past the host switch (as RDMA does), with no source port of their \
              own; attach it as vhost-user or tap",
             vnic.attach.kind()
-        ));
-    }
-    uplink.is_plain().then(|| {
-        format!(
-            "uplink {} sends frames with a VLAN tag, without outer headers, and a path is told by its outer UDP source \
-             port; use kind = \"vxlan\", or take {} out of controller.uplinks",
-            uplink.name, uplink.name
         )
     })
+}
+
+/// Returns what switches see of frames from `vnic` to `remote`.
+fn seen(vnic: &Vnic, uplink: &Uplink, remote: &Remote, peer: &Peer) -> Result<Seen, String> {
+    if uplink.is_plain() {
+        let vlan = u16::try_from(remote.segment.id()).ok().filter(|vlan| (1..=4094).contains(vlan));
+        let vlan = vlan.ok_or_else(|| format!("segment {} is no VLAN", remote.segment))?;
+        return Ok(Seen::Tagged { vlan, source_mac: vnic.mac, target_mac: remote.mac });
+    }
+    let (Some(source), Some(target)) = (uplink.local, peer.address) else {
+        return Err(format!("uplink {} or peer {} has no address", uplink.name, peer.name));
+    };
+    if !peer.stamps {
+        return Err(format!(
+            "peer {} has stamps = false, and only frames with stamps have a source port of their pair; take that away, or \
+             take the peer out of the network of the controller",
+            peer.name
+        ));
+    }
+    Ok(Seen::Outer { source, target, target_port: uplink.port })
 }
 
 /// Returns the terms of one pair; `own` is d of its vNIC at the uplink.
@@ -235,9 +277,7 @@ fn terms(
     let (Some(deadline), Some(rate), Some(burst)) = (vnic.deadline, vnic.tx.max, vnic.tx.burst) else {
         return Err("a deadline needs tx.max and tx.burst".into());
     };
-    let (Some(source), Some(target)) = (uplink.local, peer.address) else {
-        return Err(format!("uplink {} or peer {} has no address", uplink.name, peer.name));
-    };
+    let seen = seen(vnic, uplink, remote, peer)?;
     let arrival = uplink.arrival_budget_of(peer);
     let budget = uplink.network_budget(peer, deadline, arrival).unwrap_or(Nanos::new(0));
     if budget.get() == 0 {
@@ -246,14 +286,7 @@ fn terms(
             peer.name
         ));
     }
-    if !peer.stamps {
-        return Err(format!(
-            "peer {} has stamps = false, and only frames with stamps have a source port of their pair; take that away, or \
-             take the peer out of the network of the controller",
-            peer.name
-        ));
-    }
-    let added = uplink.encapsulation() + STAMP;
+    let added = uplink.encapsulation() + if uplink.is_plain() { 0 } else { STAMP };
     let bunched = (u128::from(rate.bits()) * u128::from(own.get())).div_ceil(1_000_000_000);
     let burst = on_wire(u128::from(burst.get()) * 8 + bunched, added).div_ceil(8);
     let largest = (vnic.largest_frame() + added).min(uplink.largest_frame());
@@ -270,10 +303,8 @@ fn terms(
         remote: remote.name.clone(),
         peer: peer.name.clone(),
         uplink: uplink.name.clone(),
-        source,
-        target,
-        target_port: uplink.port,
-        dscp: EXPEDITED,
+        dscp: if uplink.is_plain() { 0 } else { EXPEDITED },
+        seen,
         rate: wire_rate
             .ok_or_else(|| format!("its tx.max of {rate} is more on the wire than a path takes"))?,
         burst: Bytes::new(burst),
@@ -303,8 +334,8 @@ fn crowded(found: &mut NetworkPaths, age: impl Fn(&PathTerms) -> u8) {
         at += 1;
         if is_excess {
             let reason = format!(
-                "more than {MOST_PAIRS} pairs of vNICs have a deadline over uplink {}, and no further one has a source port \
-                 of its own; take deadlines away, or add another uplink",
+                "more than {MOST_PAIRS} pairs of vNICs have a deadline over uplink {}, and no further one can have a path; \
+                 take deadlines away, or add another uplink",
                 terms.uplink
             );
             let (vnic, remote) = (terms.vnic.clone(), Some(terms.remote.clone()));

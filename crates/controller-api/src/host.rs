@@ -25,12 +25,15 @@ pub struct Registration {
 pub struct Uplink {
     /// Its name in the agent's configuration.
     pub name: String,
-    /// Address of its outer frames.
-    pub address: IpAddr,
-    /// UDP port where it receives VXLAN.
-    pub port: u16,
+    /// Address of its outer frames; `None` of a plain NIC, whose frames have none.
+    pub address: Option<IpAddr>,
+    /// UDP port where it receives VXLAN; `None` of a plain NIC.
+    pub port: Option<u16>,
     /// What this host needs of a deadline after a frame's arrival, ns.
     pub arrival_budget: u64,
+    /// Of a plain NIC: the segments that it carries, each the VLAN id of its frames; at most 1,024.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vlans: Vec<u16>,
 }
 
 /// A vNIC, and what it sends with a deadline.
@@ -104,6 +107,9 @@ pub struct Remote {
     pub vnic: Announced,
     /// The host where it is.
     pub host: String,
+    /// It is behind a plain NIC, as this host is: frames for it have its segment as VLAN, and nothing judges their arrival.
+    #[serde(default)]
+    pub plain: bool,
 }
 
 /// An announcement that does not count.

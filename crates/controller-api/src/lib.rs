@@ -25,7 +25,7 @@ pub use host::{
     SegmentKey, SegmentKeys, Uplink, View,
 };
 pub use network::{Decision, Decisions, Health, Host, Hosts, LevelUse, LinkUse, Switch, Topology, Verdict};
-pub use path::{Key, Path, PathRequest, PathState, Paths};
+pub use path::{EthernetKey, Key, Path, PathRequest, PathState, Paths, UdpKey};
 pub use problem::{Problem, ProblemCode};
 
 #[cfg(test)]

@@ -5,7 +5,17 @@ use std::net::IpAddr;
 
 /// What switches see of a flow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Key {
+#[serde(untagged)]
+pub enum Key {
+    /// Of VXLAN.
+    Udp(UdpKey),
+    /// Of frames of a plain NIC.
+    Ethernet(EthernetKey),
+}
+
+/// Outer addresses and ports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UdpKey {
     /// Address of the sending uplink.
     pub source: IpAddr,
     /// Address of the receiving uplink.
@@ -14,6 +24,50 @@ pub struct Key {
     pub source_port: u16,
     /// VXLAN's port (RFC 7348, section 5).
     pub target_port: u16,
+}
+
+/// Tag and addresses of frames without outer headers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EthernetKey {
+    /// VLAN id of the frames at both hosts, 1 to 4,094: their segment.
+    pub vlan: u16,
+    /// Priority in their tag (PCP, IEEE 802.1Q), 1 to 7: the host gives it to frames of the path alone.
+    pub priority: u8,
+    /// MAC of the sending vNIC, in lower case.
+    pub source_mac: String,
+    /// MAC of the receiving vNIC.
+    pub target_mac: String,
+}
+
+impl Key {
+    /// Returns the key of VXLAN; `None` of a plain NIC.
+    pub fn udp(&self) -> Option<&UdpKey> {
+        match self {
+            Self::Udp(key) => Some(key),
+            Self::Ethernet(_) => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Udp(key) => {
+                write!(
+                    f,
+                    "UDP, {} port {} to {} port {}",
+                    key.source, key.source_port, key.target, key.target_port
+                )
+            }
+            Self::Ethernet(key) => {
+                write!(
+                    f,
+                    "VLAN {} priority {}, {} to {}",
+                    key.vlan, key.priority, key.source_mac, key.target_mac
+                )
+            }
+        }
+    }
 }
 
 /// A path that is wanted. Sizes and rates are those on the host's wire.
@@ -29,7 +83,7 @@ pub struct PathRequest {
     pub target: String,
     /// What switches see.
     pub key: Key,
-    /// The mark of its frames as the host sends them, 0 to 63 (RFC 2474).
+    /// The mark of its frames as the host sends them, 0 to 63 (RFC 2474); 0 with an Ethernet key.
     pub dscp: u8,
     /// bit/s.
     pub rate: u64,

@@ -34,4 +34,7 @@ pub struct NetworkPath {
     pub port: Option<u16>,
     /// Late frames that hosts reported to the controller.
     pub misses: u64,
+    /// Whether its promise ends at the far host's NIC, a plain one: nothing there judges the arrival.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ends_at_nic: bool,
 }

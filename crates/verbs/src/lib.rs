@@ -1,4 +1,4 @@
-//! RDMA devices through libibverbs: the part that unreliable datagrams need.
+//! RDMA devices through libibverbs: unreliable datagrams.
 //!
 //! ```text
 //!  Library ─ open ─▶ Device ─┬▶ Region: memory that the device reads and writes

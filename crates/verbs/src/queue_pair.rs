@@ -4,9 +4,11 @@
 //!  new ─▶ INIT ─▶ RTR ─▶ RTS ── fail ─▶ ERR: what was posted is flushed
 //! ```
 
-use crate::{Address, CompletionQueue, Depths, Device, Error, Region, completion, device, real};
 #[cfg(feature = "simulated")]
-use crate::{address, region, simulated};
+use crate::simulated;
+use crate::{
+    Address, CompletionQueue, Depths, Device, Error, Region, address, completion, device, real, region,
+};
 use std::sync::Arc;
 
 /// A queue pair, ready to send and to receive.
@@ -56,7 +58,8 @@ pub struct Receive<'a> {
     pub region: &'a Region,
     /// First byte in it.
     pub from: usize,
-    /// Bytes.
+    /// Bytes: as many as a datagram may have, also one of a hostile sender, and the GRH. One that is longer costs the
+    /// queue pair: it goes into the error state.
     pub len: u32,
 }
 
@@ -123,10 +126,10 @@ impl QueuePair {
     pub unsafe fn post_send(&self, sends: &[Send<'_>]) -> Result<(), (usize, Error)> {
         match &self.inner {
             // SAFETY: the caller's promise.
-            Inner::Real(pair) => unsafe { pair.post_send(sends) },
+            Inner::Real(pair) => unsafe { pair.post_send(sends.iter().map(real_send)) },
             #[cfg(feature = "simulated")]
             // SAFETY: the caller's promise.
-            Inner::Simulated(pair) => unsafe { pair.post_send(simulated_sends(sends)?.into_iter()) },
+            Inner::Simulated(pair) => unsafe { pair.post_send(sends.iter().map(simulated_send)) },
         }
     }
 
@@ -140,10 +143,10 @@ impl QueuePair {
     pub unsafe fn post_receive(&self, receives: &[Receive<'_>]) -> Result<(), (usize, Error)> {
         match &self.inner {
             // SAFETY: the caller's promise.
-            Inner::Real(pair) => unsafe { pair.post_receive(receives) },
+            Inner::Real(pair) => unsafe { pair.post_receive(receives.iter().map(real_receive)) },
             #[cfg(feature = "simulated")]
             // SAFETY: the caller's promise.
-            Inner::Simulated(pair) => unsafe { pair.post_receive(simulated_receives(receives)?.into_iter()) },
+            Inner::Simulated(pair) => unsafe { pair.post_receive(receives.iter().map(simulated_receive)) },
         }
     }
 
@@ -164,32 +167,60 @@ fn checked(q_key: u32) -> Result<(), Error> {
     if q_key > LARGEST_Q_KEY { Err(Error::QKey(q_key)) } else { Ok(()) }
 }
 
-/// Returns the requests of a simulated device.
+/// Returns the send of a simulated device's parts.
 ///
 /// # Errors
-/// One names a part of another kind of device.
+/// A part is real; [`Error::QKey`].
 #[cfg(feature = "simulated")]
-fn simulated_sends(sends: &[Send<'_>]) -> Result<Vec<simulated::SendRequest>, (usize, Error)> {
-    let request = |send: &Send<'_>| match (&send.region.inner, &send.to.inner) {
-        (region::Inner::Simulated(region), address::Inner::Simulated(to)) => Ok(to.send(
-            (send.id, send.is_signalled),
-            (region, send.from, send.len),
-            (send.queue_pair, send.q_key),
-        )),
-        _ => Err((0, Error::invalid("ibv_post_send"))),
-    };
-    sends.iter().map(request).collect()
+fn simulated_send<'a>(send: &Send<'a>) -> Result<simulated::Sending<'a>, Error> {
+    checked(send.q_key)?;
+    let Send { id, from, len, is_signalled, queue_pair, q_key, .. } = *send;
+    match (&send.region.inner, &send.to.inner) {
+        (region::Inner::Simulated(region), address::Inner::Simulated(to)) => {
+            Ok(simulated::Sending { id, is_signalled, region, from, len, to, queue_pair, q_key })
+        }
+        _ => Err(Error::invalid("ibv_post_send")),
+    }
 }
 
 /// The same of buffers.
 ///
 /// # Errors
-/// The same.
+/// The region is real.
 #[cfg(feature = "simulated")]
-fn simulated_receives(receives: &[Receive<'_>]) -> Result<Vec<simulated::ReceiveRequest>, (usize, Error)> {
-    let request = |receive: &Receive<'_>| match &receive.region.inner {
-        region::Inner::Simulated(region) => Ok(region.receive(receive.id, receive.from, receive.len)),
-        region::Inner::Real(_) => Err((0, Error::invalid("ibv_post_recv"))),
-    };
-    receives.iter().map(request).collect()
+fn simulated_receive<'a>(receive: &Receive<'a>) -> Result<simulated::Receiving<'a>, Error> {
+    let Receive { id, from, len, .. } = *receive;
+    match &receive.region.inner {
+        region::Inner::Simulated(region) => Ok(simulated::Receiving { id, region, from, len }),
+        region::Inner::Real(_) => Err(Error::invalid("ibv_post_recv")),
+    }
+}
+
+/// Returns the send of a real device's parts.
+///
+/// # Errors
+/// A part is simulated; [`Error::QKey`].
+fn real_send<'a>(send: &Send<'a>) -> Result<real::Datagram<'a>, Error> {
+    checked(send.q_key)?;
+    let Send { id, from, len, is_signalled, queue_pair, q_key, .. } = *send;
+    match (&send.region.inner, &send.to.inner) {
+        (region::Inner::Real(region), address::Inner::Real(to)) => {
+            Ok(real::Datagram { id, region, from, len, is_signalled, to, queue_pair, q_key })
+        }
+        #[cfg(feature = "simulated")]
+        _ => Err(Error::invalid("ibv_post_send")),
+    }
+}
+
+/// The same of buffers.
+///
+/// # Errors
+/// The region is simulated.
+fn real_receive<'a>(receive: &Receive<'a>) -> Result<real::Buffer<'a>, Error> {
+    let Receive { id, from, len, .. } = *receive;
+    match &receive.region.inner {
+        region::Inner::Real(region) => Ok(real::Buffer { id, region, from, len }),
+        #[cfg(feature = "simulated")]
+        region::Inner::Simulated(_) => Err(Error::invalid("ibv_post_recv")),
+    }
 }

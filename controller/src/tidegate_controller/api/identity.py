@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 from tidegate_controller.api.problem import Code, Problem
 from tidegate_controller.config.api import OPERATOR, Api
+from tidegate_controller.trust.refusal import Refusal
+from tidegate_controller.trust.roll import names_of
 
 LONGEST_TOKEN = 4096
 
@@ -78,7 +80,10 @@ class Identities:
         """Who it is. A token that is wrong counts, not the certificate beside it."""
         if authorization is not None:
             return self._by_token(authorization)
-        name = common_name(certificate)
+        try:
+            name, _, _ = names_of(certificate)
+        except Refusal:
+            return UNKNOWN
         if name == OPERATOR:
             return Identity(Kind.OPERATOR, certified=True)
         if name in self._hosts:
@@ -91,13 +96,6 @@ class Identities:
             return UNKNOWN
         digest = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
         return self._tokens.get(digest, UNKNOWN)
-
-
-def common_name(certificate: Mapping[str, Any] | None) -> str:
-    """The common name of a checked certificate (`ssl.SSLSocket.getpeercert`); empty without one."""
-    subject = certificate.get("subject", ()) if certificate else ()
-    names = [value for part in subject for key, value in part if key == "commonName"]
-    return str(names[0]) if len(names) == 1 else ""
 
 
 def check(identity: Identity, schemes: Iterable[str], secure: bool, host: str | None) -> None:

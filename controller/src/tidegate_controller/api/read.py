@@ -9,8 +9,8 @@ import ipaddress
 from typing import Any
 
 from tidegate_controller.api.problem import Code, Problem
-from tidegate_controller.model.hosts import Arrival, Registration, Uplink, Vnic
-from tidegate_controller.model.paths import FlowKey, PathRequest
+from tidegate_controller.model.hosts import Arrival, PlainNic, Registration, Uplink, Vnic
+from tidegate_controller.model.paths import EthernetKey, FlowKey, Key, PathRequest
 
 
 def registration(body: dict[str, Any]) -> Registration:
@@ -18,10 +18,16 @@ def registration(body: dict[str, Any]) -> Registration:
     uplinks = tuple(
         Uplink(one["name"], _address(one["address"]), one["port"], one["arrival_budget"])
         for one in body["uplinks"]
+        if one["address"] is not None
     )
+    plain = tuple(_plain_nic(one) for one in body["uplinks"] if one["address"] is None)
     arrivals = tuple(Arrival(one["remote"], one.get("refused")) for one in body["arrivals"])
     vnics = tuple(_vnic(one) for one in body["vnics"])
-    return Registration(body["run"], uplinks, vnics, arrivals, body.get("view", 0))
+    return Registration(body["run"], uplinks, vnics, arrivals, body.get("view", 0), plain)
+
+
+def _plain_nic(one: dict[str, Any]) -> PlainNic:
+    return PlainNic(one["name"], tuple(one.get("vlans", ())))
 
 
 def _vnic(one: dict[str, Any]) -> Vnic:
@@ -50,7 +56,7 @@ def path_request(name: str, body: dict[str, Any], lasting: bool) -> PathRequest:
         name,
         body["source"],
         body["target"],
-        FlowKey(**body["key"]),
+        _key(body["key"]),
         body["dscp"],
         body["rate"],
         body["burst"],
@@ -59,3 +65,7 @@ def path_request(name: str, body: dict[str, Any], lasting: bool) -> PathRequest:
         body["budget"],
         lasting,
     )
+
+
+def _key(body: dict[str, Any]) -> Key:
+    return EthernetKey(**body) if "vlan" in body else FlowKey(**body)

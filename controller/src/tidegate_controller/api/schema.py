@@ -60,6 +60,8 @@ def compiled(schema: dict[str, Any]) -> Check:
             named(name)(value, where)
 
         return refer
+    if "oneOf" in schema:
+        return _either(schema["oneOf"])
     rest = dict(schema)
     kinds = rest.pop("type")
     names = [kinds] if isinstance(kinds, str) else list(kinds)
@@ -78,6 +80,19 @@ def compiled(schema: dict[str, Any]) -> Check:
             raise Invalid(f"{where}: is {_short(value)}; {expected} was expected")
         for one in known:
             one(value, where)
+
+    return check
+
+
+def _either(schemas: list[dict[str, Any]]) -> Check:
+    """One of several objects of the file: the one with most of the value's members is meant."""
+    names = [schema["$ref"].removeprefix("#/components/schemas/") for schema in schemas]
+    forms = [(set(contract()["components"]["schemas"][name]["properties"]), named(name)) for name in names]
+
+    def check(value: Any, where: str) -> None:  # noqa: ANN401
+        members = set(value) if isinstance(value, dict) else set()
+        _, one = max(forms, key=lambda form: len(form[0] & members))
+        one(value, where)
 
     return check
 

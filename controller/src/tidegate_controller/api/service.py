@@ -29,7 +29,7 @@ from tidegate_controller.decide.misses import Totals
 from tidegate_controller.decide.standing import Standing
 from tidegate_controller.decide.words import Words
 from tidegate_controller.model.hosts import Registration
-from tidegate_controller.model.paths import Path, PathRequest, PathState
+from tidegate_controller.model.paths import EthernetKey, Path, PathRequest, PathState
 from tidegate_controller.runtime.loop import Runtime
 from tidegate_controller.runtime.questions import Busy
 
@@ -78,6 +78,8 @@ class Service:
         self.registry = Registry(api.allowed, api.lease, now, int(now * 1_000_000))
         self._views = Views(self.registry)
         self.totals, self.unclaimed, self._words = Totals(), Unclaimed(), Words()
+        self._vlans: frozenset[int] = frozenset()
+        """What the core knows of plain NICs."""
         self._withdrawn: dict[str, str] = {}
         """Why far hosts stand by paths no more."""
         self.standing = Standing(self.config.settings.hold)
@@ -173,7 +175,10 @@ class Service:
         self.wake()
 
     def wake(self) -> None:
-        """Lets hosts with another version go on."""
+        """Lets hosts with another version go on, and the core know the VLANs of plain NICs."""
+        if self.leads and (vlans := self.registry.all_vlans()) != self._vlans:
+            self._vlans = vlans
+            self.runtime.happened(ev.VlansAnnounced(vlans))
         for host in self.registry.publish(self.runtime.now):
             if (event := self._waiting.pop(host, None)) is not None:
                 event.set()
@@ -271,7 +276,8 @@ class Service:
             path = self.engine.paths.get(name)
             # The first total after a start may be of long ago.
             known = self.totals.knows(host, name)
-            if path is None or path.request.target != host:
+            if path is None or path.request.target != host or isinstance(path.request.key, EthernetKey):
+                # Over a plain NIC nothing judges arrivals, so no host can know of any.
                 self.ignored += 1
             elif count := self.totals.take(host, name, one["total"]):
                 now = runtime.now

@@ -18,9 +18,7 @@ from tidegate_controller.api.operations import Call, Handler
 from tidegate_controller.api.problem import Code, Problem, busy
 from tidegate_controller.api.service import Service
 from tidegate_controller.config.api import Api
-from tidegate_controller.trust import Identity as Proof
-from tidegate_controller.trust import Problem as Refusal
-from tidegate_controller.trust import Role, Trust
+from tidegate_controller.trust import Proof, Refusal, Role, Trust
 
 
 class Trusted:

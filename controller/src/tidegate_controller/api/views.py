@@ -23,7 +23,7 @@ class Views:
 
     def __init__(self, registry: Registry, most: int = MOST_KEPT) -> None:
         self._registry, self._most = registry, most
-        self._remotes: dict[str, tuple[Vnic, str, str]] = {}
+        self._remotes: dict[tuple[str, bool], tuple[Vnic, str, str]] = {}
         self._texts: OrderedDict[str, tuple[int, str]] = OrderedDict()
         self._kept = 0
 
@@ -48,11 +48,13 @@ class Views:
         return text
 
     def _remote(self, one: Remote) -> str:
-        there = self._remotes.get(one.vnic.name)
+        # The same vNIC may be behind a plain NIC for one host, and not for another one.
+        key = one.vnic.name, one.plain
+        there = self._remotes.get(key)
         if there is not None and there[0] is one.vnic and there[1] == one.host:
             return there[2]
         if len(self._remotes) >= 2 * MOST_VNICS:
             self._remotes.clear()
         text = json.dumps(write.remote(one))
-        self._remotes[one.vnic.name] = (one.vnic, one.host, text)
+        self._remotes[key] = (one.vnic, one.host, text)
         return text

@@ -66,7 +66,7 @@ def peer(one: Peer) -> dict[str, Any]:
 
 def remote(one: Remote) -> dict[str, Any]:
     """A vNIC of another host."""
-    return {"vnic": vnic(one.vnic), "host": one.host}
+    return {"vnic": vnic(one.vnic), "host": one.host, "plain": one.plain}
 
 
 def vnic(one: Vnic) -> dict[str, Any]:

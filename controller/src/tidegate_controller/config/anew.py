@@ -120,6 +120,7 @@ def _values(config: Config) -> dict[str, object]:
     found: dict[str, object] = {
         "openflow.listen": config.listen,
         "discovery.interval": config.interval,
+        "discovery.bfd-interval": config.bfd_interval,
         "state": config.state,
         "api.listen": api.listen,
         "api.plain": api.plain,

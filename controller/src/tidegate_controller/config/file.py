@@ -27,6 +27,7 @@ from tidegate_controller.decide.react import Remedy
 from tidegate_controller.engine import Settings
 from tidegate_controller.model.topology import Attachment, Link, Port
 from tidegate_controller.ovsdb.connection import check_remote
+from tidegate_controller.ovsdb.queues import BFD_INTERVAL
 from tidegate_controller.trust.settings import TrustConfig
 
 LARGEST_FILE = 4 << 20
@@ -34,6 +35,8 @@ LEAST_CAPACITY = 10_000_000
 """bit/s: the queues of levels, of best effort and of switches' own frames have a minimum each."""
 LEAST_HOLD = 0.1
 """s."""
+LEAST_BFD, LARGEST_BFD = 10, 10_000
+"""ms."""
 TERMS = {
     "capacity": "rate",
     "reservable": "rate",
@@ -63,6 +66,8 @@ class Config:
     interval: float
     """s between LLDP frames of a port."""
     state: State
+    bfd_interval: int = BFD_INTERVAL
+    """ms between BFD frames of a port."""
     api: Api = field(default_factory=Api)
     """Where hosts and operators ask."""
     trust: TrustConfig | None = None
@@ -93,6 +98,9 @@ def parse(text: str, where: str) -> Config:
         raise discovery.fault("interval", "is below 50ms")
     kept = state(root.section("state"))
     bfd = discovery.take("bfd", bool, "true or false", True)
+    bfd_interval = discovery.quantity("bfd-interval", "time", f"{BFD_INTERVAL}ms") // 1_000_000
+    if not LEAST_BFD <= bfd_interval <= LARGEST_BFD:
+        raise discovery.fault("bfd-interval", f"is not {LEAST_BFD}ms to {LARGEST_BFD}ms")
     settings = _settings(root.section("paths"), bfd)
     common = root.section("terms")
     links, terms = set[Link](), list[LinkTerms]()
@@ -131,6 +139,7 @@ def parse(text: str, where: str) -> Config:
         settings,
         interval,
         kept,
+        bfd_interval=bfd_interval,
         api=served,
         trust=trust,
     )

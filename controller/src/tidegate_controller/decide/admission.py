@@ -5,8 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate_controller.model.paths import PathRequest, Route
+from tidegate_controller.model.paths import EthernetKey, PathRequest, Route
 from tidegate_native import Ledger
+
+TAG = 4
+"""Bytes of a VLAN tag."""
+SMALLEST = 60
+"""Bytes of the smallest Ethernet frame without its checksum."""
 
 
 @dataclass(frozen=True)
@@ -123,13 +128,18 @@ def _link(link: LinkTerms) -> dict[str, Any]:
 
 def _wanted(wanted: Wanted) -> dict[str, Any]:
     request = wanted.request
+    smallest, largest = request.smallest_frame, request.largest_frame
+    if isinstance(request.key, EthernetKey):
+        # The arithmetic adds a tag to each frame, and these have it. Rate and burst stay: they cover it.
+        smallest = max(smallest - TAG, min(smallest, SMALLEST))
+        largest = max(largest - TAG, smallest)
     return {
         "path": wanted.reservation,
         "request": {
             "rate": f"{request.rate}bit",
             "burst": f"{request.burst}B",
-            "smallest-frame": f"{request.smallest_frame}B",
-            "largest-frame": f"{request.largest_frame}B",
+            "smallest-frame": f"{smallest}B",
+            "largest-frame": f"{largest}B",
             "budget": f"{request.budget}ns",
         },
         "routes": [{"links": list(route.links), "level": route.level} for route in wanted.routes],

@@ -3,15 +3,18 @@
 ```text
  EDGE   port of a host: LLDP ─▶ drop · a tag ─▶ drop · a level's mark ─▶ mark 0, go on · else ─▶ go on
         port of a link: LLDP ─▶ controller · else ─▶ go on           any other port: LLDP ─▶ controller
- QUEUE  mark of a level ─▶ its queue · else ─▶ the queue of best effort
+ QUEUE  priority of a level in the tag ─▶ its queue · mark of a level ─▶ its queue · else ─▶ best effort
  WAY    a host's MAC ─▶ next port of the shortest way
 ```
 
 The rules are the same whichever paths there are, so a path that comes, goes or moves touches none of them.
 """
 
-from tidegate_controller.decide.marks import Marks, Priority
+from collections.abc import Set
+
+from tidegate_controller.decide.marks import Marks, Priority, priority_of
 from tidegate_controller.model.intent import (
+    ANY_TAG,
     BEST_EFFORT,
     IPV4,
     IPV6,
@@ -27,12 +30,15 @@ from tidegate_controller.model.intent import (
     Table,
     ToController,
 )
-from tidegate_controller.model.topology import Link, Topology
+from tidegate_controller.model.topology import Link, Port, Topology
 
 
-def rules(topology: Topology, marks: Marks) -> dict[str, set[Rule]]:
-    """Returns all rules of no path but those of broadcast, for each switch."""
-    found = {switch: {*_edge(switch, topology, marks), *_queue(marks)} for switch in topology.switches}
+def rules(topology: Topology, marks: Marks, used: Set[Port] = frozenset()) -> dict[str, set[Rule]]:
+    """Returns all rules of no path but those of broadcast, for each switch.
+
+    Ports that are `used` stay ports of links, though the topology has no link there.
+    """
+    found = {switch: {*_edge(switch, topology, marks, used), *_queue(marks)} for switch in topology.switches}
     for switch, addresses in _best_effort(topology).items():
         found[switch] |= {
             _rule(Table.WAY, Priority.UNICAST, Match(tag=0, eth_dst=mac), Output(port))
@@ -41,8 +47,9 @@ def rules(topology: Topology, marks: Marks) -> dict[str, set[Rule]]:
     return found
 
 
-def _edge(switch: str, topology: Topology, marks: Marks) -> set[Rule]:
+def _edge(switch: str, topology: Topology, marks: Marks, used: Set[Port]) -> set[Rule]:
     links = {link.target.number for link in topology.links if link.target.switch == switch}
+    links |= {port.number for port in used if port.switch == switch}
     ends = {link.source.number for link in topology.links if link.source.switch == switch}
     hosts = {host.port.number for host in topology.hosts.values() if host.port.switch == switch}
     onward = Goto(Table.QUEUE)
@@ -64,6 +71,9 @@ def _queue(marks: Marks) -> set[Rule]:
     onward = Goto(Table.WAY)
     found = {_rule(Table.QUEUE, Priority.DEFAULT, Match(), SetQueue(BEST_EFFORT), onward)}
     for level, mark in enumerate(marks.levels):
+        # The edge writes it: no frame of a host has one that the edge has not allowed.
+        tagged = Match(tag=ANY_TAG, priority=priority_of(level))
+        found.add(_rule(Table.QUEUE, Priority.TAG_MARK, tagged, SetQueue(marks.queue(level)), onward))
         for kind in (IPV4, IPV6):
             match = Match(eth_type=kind, dscp=mark)
             found.add(_rule(Table.QUEUE, Priority.MARK, match, SetQueue(marks.queue(level)), onward))

@@ -2,13 +2,16 @@
 
 ```text
  Topology ─▶ CARRY: rules for the new tree's tag, ports of new links and hosts
-          ─▶ BEGIN: broadcast starts on the new tree, best effort takes the new ways, old ports close
+          ─▶ BEGIN: broadcast starts on the new tree, best effort takes the new ways, ports of no use close
           ─▶ DRAIN ─▶ DELETE: rules of the old tree
 ```
 
 A switch that does not answer is not waited for: it is set to what it is to hold when it is back. Broadcast
 frames make no circle in any mixture of rules; best effort may lose frames, or send one in a circle of three
 or more switches, until all switches have the new rules.
+
+The port of a link that is gone stays open while paths have rules over it: a link that only seems to be down
+goes on to carry their frames until they have moved.
 """
 
 from collections.abc import Mapping
@@ -19,7 +22,7 @@ from tidegate_controller.decide.flood import Tree
 from tidegate_controller.decide.marks import Marks
 from tidegate_controller.decide.move import Order, Update, Wait, key
 from tidegate_controller.model.intent import Rule, Table
-from tidegate_controller.model.topology import Topology
+from tidegate_controller.model.topology import Port, Topology
 
 DRAIN = 1.0
 """s; a broadcast frame is under way for less."""
@@ -52,6 +55,7 @@ class Basis:
         self._topology = Topology()
         self._tree: Tree | None = None
         self._old: Tree | None = None
+        self._used = frozenset[Port]()
         self._held: dict[str, set[Rule]] = {}
         self._serial = 0
         self._waiting: set[str] = set()
@@ -66,18 +70,21 @@ class Basis:
         """Returns what switches are to hold now."""
         return self._held
 
-    def follow(self, topology: Topology, tree: Tree) -> list[Order]:
-        """Begins to follow a topology, while it is idle. The tree is the one before, or has another tag."""
+    def follow(self, topology: Topology, tree: Tree, used: frozenset[Port] = frozenset()) -> list[Order]:
+        """Begins to follow a topology, while it is idle. The tree is the one before, or has another tag.
+
+        Paths use ports `used`, whose links are not in the topology.
+        """
         assert self.phase == Phase.IDLE
-        self._topology = topology
+        self._topology, self._used = topology, used
         if self._tree is not None and tree.tag != self._tree.tag:
             self._old = self._tree
         self._tree = tree
         return self._enter(Phase.CARRY)
 
-    def assume(self, topology: Topology, tree: Tree) -> None:
+    def assume(self, topology: Topology, tree: Tree, used: frozenset[Port] = frozenset()) -> None:
         """Takes over from a process that followed this topology."""
-        self._topology, self._tree = topology, tree
+        self._topology, self._tree, self._used = topology, tree, used
         self._held = self._target(Phase.DELETE)
 
     def done(self, serial: int, switch: str) -> list[Order]:
@@ -114,7 +121,7 @@ class Basis:
 
     def _target(self, phase: Phase) -> dict[str, set[Rule]]:
         assert self._tree is not None
-        new = base.rules(self._topology, self._marks)
+        new = base.rules(self._topology, self._marks, self._used)
         trees = [self._tree] if self._old is None or phase == Phase.DELETE else [self._old, self._tree]
         parts: list[Rules] = [flood.carry(tree, self._topology) for tree in trees]
         if phase == Phase.CARRY:

@@ -14,6 +14,7 @@ than the change of the remote. Between two views of a host is some time, so that
 and again does not make all others read new views all the time.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -41,15 +42,15 @@ class _Shown:
     """What others and the host itself have seen of its announcements."""
 
     uplink: Uplink | None = None
+    vlans: frozenset[int] = frozenset()
     vnics: dict[str, Vnic] = field(default_factory=dict)
     """Those that count."""
     refused: tuple[NotCounted, ...] = ()
 
     def visible(self, without: Mapping[str, Vnic]) -> set[int]:
         """Finds segments with vNICs that others see and that are not the same there."""
-        if self.uplink is None:
-            return set()
-        return {vnic.segment for name, vnic in self.vnics.items() if without.get(name) != vnic}
+        differ = {vnic.segment for name, vnic in self.vnics.items() if without.get(name) != vnic}
+        return differ if self.uplink is not None else differ & self.vlans
 
 
 @dataclass
@@ -60,6 +61,8 @@ class _Host:
     """When its lease ends."""
     registration: Registration
     uplink: Uplink | None = None
+    vlans: frozenset[int] = frozenset()
+    """Of its plain NIC."""
     vnics: dict[str, Vnic] = field(default_factory=dict)
     """Those that it may have; whether they count is in the claims."""
     faults: tuple[NotCounted, ...] = ()
@@ -92,6 +95,8 @@ class Registry:
         """Of each counted vNIC: the change that brought what it announces now."""
         self._parted: dict[str, tuple[int, Vnic]] = {}
         """Those that have just gone: one that moves to another host at once has the same terms."""
+        self._carried: Counter[int] = Counter()
+        """How many hosts have a plain NIC with a VLAN."""
         self._away: dict[str, tuple[Uplink, frozenset[int]]] = {}
         """Hosts whose lease ended, with the segments of their vNICs: these may still send and receive."""
         self._first = self._changes = first
@@ -132,6 +137,15 @@ class Registry:
         there = self._hosts.get(host)
         return there.uplink if there else None
 
+    def vlans(self, host: str) -> frozenset[int]:
+        """Returns the VLANs that its plain NIC carries; none without one."""
+        there = self._hosts.get(host)
+        return there.vlans if there else frozenset()
+
+    def all_vlans(self) -> frozenset[int]:
+        """Returns the VLANs of all plain NICs."""
+        return frozenset(self._carried)
+
     def holder(self, name: str) -> tuple[str, Vnic] | None:
         """Returns the host of a vNIC that counts, and the vNIC."""
         return self._claims.holder(name)
@@ -170,12 +184,16 @@ class Registry:
         """Returns what a registered host is to know of others."""
         there = self._hosts[host]
         found: dict[str, set[int]] = {}
+        peers, remotes = [], []
         own = {vnic.segment for vnic in there.shown.vnics.values()}
         for segment in own:
-            for other in self._in.get(segment, ()):
-                if other != host and self._hosts[other].uplink is not None:
+            for other in self._in.get(segment, {}).keys() - {host}:
+                far = self._hosts[other]
+                if segment in there.vlans & far.vlans:
+                    behind = (vnic for vnic in far.shown.vnics.values() if vnic.segment == segment)
+                    remotes += [Remote(vnic, other, True) for vnic in behind]
+                elif far.uplink is not None:
                     found.setdefault(other, set()).add(segment)
-        peers, remotes = [], []
         for other, segments in found.items():
             one = self._hosts[other]
             assert one.uplink is not None
@@ -205,10 +223,7 @@ class Registry:
         there.arrivals = {one.remote: one for one in registration.arrivals}
         # A greater one is of another controller, whose clock is ahead of ours.
         there.view = registration.view if registration.view <= self.version(host) else 0
-        if before is not None and (before.uplinks, before.vnics) == (
-            registration.uplinks,
-            registration.vnics,
-        ):
+        if before is not None and _announced(before) == _announced(registration):
             return 0
         others = self._replace(host, there)
         # The answer shows the host what became of its words.
@@ -278,7 +293,14 @@ class Registry:
         waiting, self.bumped = self.bumped, set()
         before = set(there.vnics)
         self._parted.clear()
-        there.uplink, there.vnics, there.faults = _checked(self._allowed[host], there.registration)
+        there.uplink, there.vnics, faults = _checked(self._allowed[host], there.registration)
+        carried, (there.vlans, more) = there.vlans, _plain(self._allowed[host], there.registration)
+        self._carried.update(there.vlans)
+        self._carried.subtract(carried)
+        for vlan in carried - there.vlans:
+            if not self._carried[vlan]:
+                del self._carried[vlan]
+        there.faults = faults + more
         others = self._claims.replace(host, before, there.vnics, self._time)
         # Reasons name the holder, which may be another one now.
         others |= {name for name, one in self._hosts.items() if len(one.vnics) > len(one.shown.vnics)}
@@ -294,20 +316,25 @@ class Registry:
         counted = {name: vnic for name, vnic in there.vnics.items() if claims.counts(host, name)}
         waiting = [name for name in there.vnics if name not in counted]
         faults = [*there.faults, *(NotCounted(f"vnic {name}", claims.reason(host, name)) for name in waiting)]
-        after = there.shown = _Shown(there.uplink, counted, tuple(sorted(faults)[:MOST_REFUSED]))
+        after = there.shown = _Shown(there.uplink, there.vlans, counted, tuple(sorted(faults)[:MOST_REFUSED]))
         had, has = (
             {vnic.segment for vnic in before.vnics.values()},
             {vnic.segment for vnic in counted.values()},
         )
-        # What this host sees of others begins and ends with its segments.
-        own = any(self._visible(segment, host) for segment in had ^ has)
+        # What this host sees of others begins and ends with its segments, and VLANs of its plain NIC.
+        turned = (before.vlans ^ after.vlans) & (had | has)
+        own = any(self._visible(segment, host, before.vlans | after.vlans) for segment in had ^ has)
+        own = own or any(self._behind(segment, host) for segment in turned)
         self._changes += 1
         if own or after.refused != before.refused:
             self._bump([host])
         self._put(host, before.vnics, counted)
         same = _as_peer(before.uplink) == _as_peer(after.uplink)
         differ = before.visible(counted if same else {}) | after.visible(before.vnics if same else {})
-        self._bump({other for segment in differ for other in self._in.get(segment, ()) if other != host})
+        outer = before.uplink is not None or after.uplink is not None
+        for segment in differ | turned:
+            others = self._in.get(segment, {}).keys() - {host} if outer and segment in differ else set[str]()
+            self._bump(others | self._behind(segment, host))
 
     def _put(self, host: str, before: dict[str, Vnic], counted: dict[str, Vnic]) -> None:
         """Keeps in mind what counts now."""
@@ -321,10 +348,21 @@ class Registry:
             was = self._parted.get(vnic.name)
             self._terms[vnic.name] = was if was is not None and was[1] == vnic else (self._changes, vnic)
 
-    def _visible(self, segment: int, without: str) -> bool:
-        return any(segment in segments for _, segments in self._away.values()) or any(
-            other != without and self._hosts[other].uplink is not None for other in self._in.get(segment, ())
+    def _visible(self, segment: int, without: str, vlans: frozenset[int]) -> bool:
+        """Whether a host with these VLANs sees others in a segment."""
+        return (
+            any(segment in segments for _, segments in self._away.values())
+            or any(
+                other != without and self._hosts[other].uplink is not None
+                for other in self._in.get(segment, ())
+            )
+            or (segment in vlans and bool(self._behind(segment, without)))
         )
+
+    def _behind(self, segment: int, without: str) -> set[str]:
+        """Finds other hosts with vNICs in a segment whose plain NIC has it as VLAN."""
+        inside = self._in.get(segment, ())
+        return {other for other in inside if other != without and segment in self._hosts[other].vlans}
 
     def _count(self, segment: int, host: str, by: int) -> None:
         inside = self._in.setdefault(segment, {})
@@ -342,6 +380,28 @@ class Registry:
 def _as_peer(uplink: Uplink | None) -> tuple[int, int] | None:
     """Returns what others see of an uplink, beside the address, which is always that of the configuration."""
     return (uplink.port, uplink.arrival_budget) if uplink else None
+
+
+def _announced(one: Registration) -> tuple[object, ...]:
+    """Returns the part of a registration that others may see."""
+    return one.uplinks, one.plain_nics, one.vnics
+
+
+def _plain(allowed: Allowed, registration: Registration) -> tuple[frozenset[int], tuple[NotCounted, ...]]:
+    """Returns the VLANs of a host's plain NIC that it may have, and why the rest does not count."""
+    if not registration.plain_nics:
+        return frozenset(), ()
+    first, *others = registration.plain_nics
+    one_port = f"plain NIC {first.name} counts; a host has one port at the switches of this network"
+    faults = [NotCounted(f"uplink {one.name}", one_port) for one in others]
+    vlans = allowed.segments.intersection(first.vlans)
+    if foreign := sorted(set(first.vlans) - vlans):
+        few = ", ".join(map(str, foreign[:8])) + (", ..." if len(foreign) > 8 else "")
+        text = (
+            f"VLANs {few} are not in `segments` of this host in the controller's configuration; others count"
+        )
+        faults.append(NotCounted(f"uplink {first.name}", text))
+    return vlans, tuple(faults)
 
 
 def _checked(

@@ -20,14 +20,15 @@ STEP = 0.5
 
 
 class Clock:
-    """The time of leases, s."""
+    """A time that stands still while the controller does, s: that of leases, and that of links' silence."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, step: float = STEP) -> None:
         self.time = self._seen = now
+        self._step = step
 
     def look(self, now: float) -> float:
-        """Goes on to `now`, or by `STEP`. Returns the time of leases."""
-        self.time += min(max(0.0, now - self._seen), STEP)
+        """Goes on to `now`, or by one step. Returns this time."""
+        self.time += min(max(0.0, now - self._seen), self._step)
         self._seen = now
         return self.time
 

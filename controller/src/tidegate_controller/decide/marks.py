@@ -1,8 +1,12 @@
 """Marks of levels, cookies, and the order of rules within a table.
 
 ```text
- level of a path ─▶ Marks ─▶ DSCP on every link ─▶ number of the queue
+ level of a path ─┬▶ Marks ─▶ DSCP on every link ─────────────────┬▶ number of the queue
+                  └▶ of plain NICs: priority in the tag (PCP) ────┘
 ```
+
+A path of a plain NIC is marked in the tag, which all of its frames have: the DSCP is the guest's, and not all
+frames are IP.
 """
 
 from dataclasses import dataclass
@@ -28,6 +32,7 @@ class Priority(IntEnum):
     BROADCAST = 230
     ARP = 220
     NEIGHBOUR = 210
+    TAG_MARK = 205
     MARK = 200
     DEFAULT = 100
 
@@ -47,6 +52,11 @@ class Marks:
     def queue(self, level: int) -> int:
         """Returns the number of a level's queue."""
         return queue_of(level)
+
+
+def priority_of(level: int) -> int:
+    """Returns the priority in the tag (PCP) of a level, 7 for the most urgent one; 0 is of no level."""
+    return MOST_LEVELS - level
 
 
 def cookie(path: int) -> int:

@@ -8,18 +8,21 @@
 The rule is that of the agent (`crates/contract/src/network_paths.rs`). Of Td, the far host has A, the network
 the budget N, so the sender has at most d = Td - N - A, and sends at most b + r d at once. On the wire a frame
 of at least 60 bytes has o bytes more: rate and burst are at most (60 + o) / 60 of that. An agent with several
-peers has a smaller d, and a smaller burst.
+peers has a smaller d, and a smaller burst. A plain NIC adds a VLAN tag alone; no host gives its word for A
+there, so it counts as 0.
 """
 
 import ipaddress
 
 from tidegate_controller.model.hosts import Vnic
-from tidegate_controller.model.paths import PathRequest
+from tidegate_controller.model.paths import EthernetKey, PathRequest
 
 SMALLEST = 60
 """Bytes of the smallest Ethernet frame without its checksum."""
 HEADERS = {4: 14 + 20 + 8 + 8, 6: 14 + 40 + 8 + 8}
 """Bytes of Ethernet, IP, UDP and VXLAN (RFC 7348), by version of IP."""
+TAG = 4
+"""Bytes of a VLAN tag (IEEE 802.1Q)."""
 STAMP = 32
 """Bytes of an agent's stamp."""
 SECOND = 1_000_000_000
@@ -33,10 +36,15 @@ def beyond(vnic: Vnic, remote: str, request: PathRequest, arrival: int) -> str:
     if vnic.rate is None or vnic.burst is None:
         return f"{who} announces a deadline without rate and burst; announce them, too"
     added = request.smallest_frame - SMALLEST
-    most = HEADERS[ipaddress.ip_address(request.key.source).version] + STAMP
+    key, around = request.key, "its tag"
+    if isinstance(key, EthernetKey):
+        most = TAG
+    else:
+        around = "outer headers and stamp"
+        most = HEADERS[ipaddress.ip_address(key.source).version] + STAMP
     if not 0 <= added <= most:
         least = f"its smallest frame has {request.smallest_frame} bytes"
-        return f"{least}; with outer headers and stamp, {SMALLEST} to {SMALLEST + most} are expected"
+        return f"{least}; with {around}, {SMALLEST} to {SMALLEST + most} are expected"
     rate = _on_wire(vnic.rate, added)
     here = vnic.deadline - request.budget - arrival
     bits = vnic.burst * 8 + -(-vnic.rate * max(0, here) // SECOND)

@@ -9,7 +9,8 @@ A real-time queue has at least what is reserved for its level; more where a port
 may take what is left. Only sums: whether they fit was decided by the arithmetic.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from tidegate_controller.decide.admission import LinkTerms
@@ -38,6 +39,8 @@ class Loads:
     def __init__(self, terms: Mapping[str, LinkTerms]) -> None:
         self._terms = terms
         self._loads: dict[tuple[str, int], Load] = {}
+        self._paths = Counter[str]()
+        """Ways over each link."""
 
     def know(self, terms: Mapping[str, LinkTerms]) -> None:
         """Counts with these links from now on."""
@@ -55,6 +58,15 @@ class Loads:
         """Returns what is reserved for a level of a link."""
         return self._loads.get((link, level), Load())
 
+    def has(self, link: str) -> bool:
+        """Returns whether any path has a way over a link."""
+        return link in self._paths
+
+    @property
+    def links(self) -> Set[str]:
+        """Links with ways of paths."""
+        return self._paths.keys()
+
     def _count(self, path: Path, sign: int) -> set[str]:
         request, small = path.request, path.request.smallest_frame
         links: set[str] = set()
@@ -70,6 +82,9 @@ class Loads:
                 if after != Load():
                     self._loads[at] = after
                 links.add(link)
+                self._paths[link] += sign
+                if not self._paths[link]:
+                    del self._paths[link]
         return links
 
 
@@ -77,6 +92,12 @@ def watched(links: Iterable[str]) -> set[Port]:
     """Returns ports where a link between two switches begins."""
     between = {link for link in links if all(":" in end for end in link.split(">"))}
     return {port for link in between if (port := port_of(link)) is not None}
+
+
+def end_of(link: str) -> Port | None:
+    """Returns the port of a switch where a link between two switches ends; `None`: a host is at an end."""
+    begin, _, end = link.partition(">")
+    return Port.parse(end) if ":" in begin and ":" in end else None
 
 
 def port_of(link: str) -> Port | None:

@@ -5,6 +5,8 @@
 ```
 """
 
+from collections.abc import Collection
+
 MOST = 4094
 """IEEE 802.1Q, 9.6: 0 and 4095 are no ids."""
 
@@ -12,8 +14,9 @@ MOST = 4094
 class TagsUsedUp(Exception):
     """No id is free."""
 
-    def __init__(self, used: int) -> None:
-        super().__init__(f"all {used} VLAN ids for paths are in use: release one")
+    def __init__(self, used: int, hosts: int) -> None:
+        plain = f", or are VLANs of plain NICs ({hosts})" if hosts else ""
+        super().__init__(f"all {used} VLAN ids for paths are in use{plain}: release one")
 
 
 class Tags:
@@ -25,11 +28,23 @@ class Tags:
         self._free = list(range(last, first - 1, -1))
         self._owners: dict[int, str] = {}
 
-    def take(self, owner: str) -> int:
-        """Takes the id that was free the longest, or never used. Raises `TagsUsedUp`."""
-        if not self._free:
-            raise TagsUsedUp(len(self._owners))
-        tag = self._free.pop()
+    def take(self, owner: str, never: Collection[int] = (), avoid: Collection[int] = ()) -> int:
+        """Takes the id that was free the longest, or never used.
+
+        It is none of `never`, and one of `avoid` only if no other is left. Raises `TagsUsedUp`.
+        """
+        second: int | None = None
+        for tag in reversed(self._free):
+            if tag in never:
+                continue
+            if tag not in avoid:
+                break
+            second = second or tag
+        else:
+            if second is None:
+                raise TagsUsedUp(len(self._owners), len(self._free))
+            tag = second
+        self._free.remove(tag)
         self._owners[tag] = owner
         return tag
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from tidegate_controller.decide.admission import Granted, Refused, Wanted
 from tidegate_controller.decide.book import Book
-from tidegate_controller.model.paths import Path, PathRequest, Route
+from tidegate_controller.model.paths import EthernetKey, Path, PathRequest, Route
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ def alter(book: Book, path: Path, request: PathRequest, routes: Sequence[Route])
     """
     after = replace(path, generation=path.generation + 1, request=request)
     stays = (path.request.source, path.request.target) == (request.source, request.target)
+    # Frames of a plain NIC have their tag already: no terms cover both forms.
+    stays = stays and isinstance(path.request.key, EthernetKey) == isinstance(request.key, EthernetKey)
     reasons: list[str] = []
     if stays and path.route in routes:
         try:

@@ -77,6 +77,15 @@ class Uplink:
 
 
 @dataclass(frozen=True, order=True)
+class PlainNic:
+    """An uplink of a host whose frames have no outer headers, but a VLAN tag: their segment."""
+
+    name: str
+    vlans: tuple[int, ...]
+    """Segments that it carries, 1 to 4094."""
+
+
+@dataclass(frozen=True, order=True)
 class Vnic:
     """A vNIC, and what it sends with a deadline."""
 
@@ -111,6 +120,7 @@ class Registration:
     arrivals: tuple[Arrival, ...] = ()
     view: int = 0
     """The version of the view that `arrivals` were made from; 0: none."""
+    plain_nics: tuple[PlainNic, ...] = ()
 
 
 @dataclass(frozen=True, order=True)
@@ -130,6 +140,8 @@ class Remote:
 
     vnic: Vnic
     host: str
+    plain: bool = False
+    """It is behind a plain NIC, and so is the host that is told: frames for it have its segment as VLAN."""
 
 
 @dataclass(frozen=True, order=True)

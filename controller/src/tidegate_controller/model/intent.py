@@ -92,13 +92,29 @@ class PopTag:
 
 
 @dataclass(frozen=True)
+class SetTag:
+    """Write another id into the tag that is there."""
+
+    tag: int
+
+
+@dataclass(frozen=True)
+class SetPriority:
+    """Write the priority of the tag that is there (PCP)."""
+
+    priority: int
+
+
+@dataclass(frozen=True)
 class Goto:
     """Go on at a later table; the last action."""
 
     table: Table
 
 
-Action = Output | ToController | ToGroup | SetQueue | SetDscp | PushTag | PopTag | Goto
+Action = Output | ToController | ToGroup | SetQueue | SetDscp | PushTag | PopTag | SetTag | SetPriority | Goto
+ANY_TAG = -1
+"""In the place of a VLAN id: a tag with any id."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +123,12 @@ class Match:
 
     in_port: int | None = None
     eth_type: int | None = None
+    eth_src: str | None = None
     eth_dst: str | None = None
     tag: int | None = None
-    """VLAN id; 0: without a tag."""
+    """VLAN id; 0: without a tag; `ANY_TAG`."""
+    priority: int | None = None
+    """Of the tag, 0 to 7; only beside a `tag` that is there."""
     dscp: int | None = None
     protocol: int | None = None
     source: str | None = None

@@ -18,6 +18,23 @@ class FlowKey:
     """VXLAN's (RFC 7348, 5)."""
 
 
+@dataclass(frozen=True, order=True)
+class EthernetKey:
+    """The same of a plain NIC's frames, which have no outer headers: their tag and their own addresses."""
+
+    vlan: int
+    """VLAN id of the frames as hosts send and receive them, 1 to 4094: their segment."""
+    priority: int
+    """Priority in that tag (PCP, IEEE 802.1Q, 9.6), 1 to 7: the host gives it to frames of the path alone."""
+    source_mac: str
+    """MAC of the sending vNIC, in lower case."""
+    target_mac: str
+    """MAC of the receiving vNIC."""
+
+
+Key = FlowKey | EthernetKey
+
+
 @dataclass(frozen=True)
 class PathRequest:
     """What a host asks for; sizes in bytes, rates in bit/s, times in nanoseconds, as on the host's wire."""
@@ -28,9 +45,9 @@ class PathRequest:
     """The sending host."""
     target: str
     """The receiving host."""
-    key: FlowKey
+    key: Key
     dscp: int
-    """The mark of its frames as the host sends them, 0 to 63 (RFC 2474)."""
+    """The mark of its frames as the host sends them, 0 to 63 (RFC 2474); 0 with an `EthernetKey`."""
     rate: int
     burst: int
     smallest_frame: int

@@ -17,6 +17,7 @@ from os_ken.ofproto import ofproto_v1_3 as of
 from os_ken.ofproto import ofproto_v1_3_parser as osken
 
 from tidegate_controller.model.intent import (
+    ANY_TAG,
     IPV4,
     IPV6,
     OUR_GROUPS,
@@ -34,7 +35,9 @@ from tidegate_controller.model.intent import (
     PushTag,
     Rule,
     SetDscp,
+    SetPriority,
     SetQueue,
+    SetTag,
     ToController,
     ToGroup,
 )
@@ -123,6 +126,7 @@ def canonical(match: Match) -> Match:
     """Returns the match with addresses spelled as in replies, so that equal matches compare as equal."""
     return replace(
         match,
+        eth_src=None if match.eth_src is None else match.eth_src.lower(),
         eth_dst=None if match.eth_dst is None else match.eth_dst.lower(),
         source=None if match.source is None else str(ipaddress.ip_address(match.source)),
         target=None if match.target is None else str(ipaddress.ip_address(match.target)),
@@ -133,14 +137,22 @@ def _fields(match: Match) -> dict[str, Any]:
     """Returns os-ken's fields. `ValueError` names what cannot be matched together (OpenFlow 1.3, 7.2.3.8)."""
     fields: dict[str, Any] = {
         "in_port": match.in_port,
+        "eth_src": match.eth_src,
         "eth_dst": match.eth_dst,
         "eth_type": match.eth_type,
         "ip_dscp": match.dscp,
         "ip_proto": match.protocol,
     }
-    if match.tag is not None:
+    if match.tag == ANY_TAG:
+        fields["vlan_vid"] = (of.OFPVID_PRESENT, of.OFPVID_PRESENT)
+    elif match.tag is not None:
         _within("tag", match.tag, 0, 4094)
         fields["vlan_vid"] = match.tag | of.OFPVID_PRESENT if match.tag else of.OFPVID_NONE
+    if match.priority is not None:
+        _within("priority", match.priority, 0, 7)
+        if not match.tag:
+            raise ValueError(f"{match}: a priority needs a tag")
+        fields["vlan_pcp"] = match.priority
     layer3 = (match.dscp, match.protocol, match.source, match.target)
     if match.eth_type not in (IPV4, IPV6) and layer3 != (None,) * 4:
         raise ValueError(f"{match}: marks, protocols and addresses need an eth_type of 0x0800 or 0x86dd")
@@ -191,6 +203,12 @@ def _actions(action: Action) -> list[Any]:
             _within("tag", tag, 1, 4094)
             field = osken.OFPActionSetField(vlan_vid=of.OFPVID_PRESENT | tag)
             made = [osken.OFPActionPushVlan(TAG_TYPE), field]
+        case SetTag(tag):
+            _within("tag", tag, 1, 4094)
+            made = [osken.OFPActionSetField(vlan_vid=of.OFPVID_PRESENT | tag)]
+        case SetPriority(priority):
+            _within("priority", priority, 0, 7)
+            made = [osken.OFPActionSetField(vlan_pcp=priority)]
         case PopTag():
             made = [osken.OFPActionPopVlan()]
         case Goto(table):
@@ -204,7 +222,7 @@ def _check(rule: Rule) -> None:
     for action in rule.actions:
         if isinstance(action, SetDscp) and rule.match.eth_type not in (IPV4, IPV6):
             raise ValueError(f"{action} needs a match with an eth_type of 0x0800 or 0x86dd, not {rule.match}")
-        if isinstance(action, PopTag) and not tagged:
+        if isinstance(action, PopTag | SetTag | SetPriority) and not tagged:
             raise ValueError(f"{action} needs a match with a tag, not {rule.match}")
         if isinstance(action, PushTag | PopTag):
             tagged = isinstance(action, PushTag)

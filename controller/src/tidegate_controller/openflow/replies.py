@@ -17,6 +17,7 @@ from typing import Any
 from os_ken.ofproto import ofproto_v1_3 as of
 
 from tidegate_controller.model.intent import (
+    ANY_TAG,
     IPV4,
     TAG_TYPE,
     TCP,
@@ -30,7 +31,9 @@ from tidegate_controller.model.intent import (
     PushTag,
     Rule,
     SetDscp,
+    SetPriority,
     SetQueue,
+    SetTag,
     Table,
     ToController,
     ToGroup,
@@ -343,6 +346,13 @@ def _tag(value: bytes) -> int:
     return number & 0xFFF
 
 
+def _any_tag(value: bytes) -> int:
+    """Reads a value and its mask."""
+    if value != of.OFPVID_PRESENT.to_bytes(2) * 2:
+        raise _Foreign
+    return ANY_TAG
+
+
 def _address(value: bytes) -> str:
     return str(ipaddress.ip_address(value))
 
@@ -350,9 +360,12 @@ def _address(value: bytes) -> str:
 _FIELDS: dict[int, tuple[str, Callable[[bytes], Any], dict[str, int]]] = {
     # A header is class, number and size of a field without mask; what else the match has to have comes last.
     of.OXM_OF_IN_PORT: ("in_port", _number, {}),
+    of.OXM_OF_ETH_SRC: ("eth_src", lambda value: value.hex(":"), {}),
     of.OXM_OF_ETH_DST: ("eth_dst", lambda value: value.hex(":"), {}),
     of.OXM_OF_ETH_TYPE: ("eth_type", _number, {}),
     of.OXM_OF_VLAN_VID: ("tag", _tag, {}),
+    of.OXM_OF_VLAN_VID_W: ("tag", _any_tag, {}),
+    of.OXM_OF_VLAN_PCP: ("priority", _number, {}),
     of.OXM_OF_IP_DSCP: ("dscp", _number, {}),
     of.OXM_OF_IP_PROTO: ("protocol", _number, {}),
     of.OXM_OF_IPV4_SRC: ("source", _address, {"eth_type": IPV4}),
@@ -397,7 +410,7 @@ def _instructions(data: bytes, offset: int, end: int) -> Iterator[Action]:
             raise _Foreign
 
 
-def _actions(data: bytes, offset: int, end: int) -> Iterator[Action]:
+def _actions(data: bytes, offset: int, end: int) -> Iterator[Action]:  # noqa: PLR0912 - one case each
     pushed = False
     for start, stop in items(data, offset, end, length_at=2, smallest=8, what="an action"):
         kind, size, word = _QUAD.unpack_from(data, start)
@@ -414,6 +427,10 @@ def _actions(data: bytes, offset: int, end: int) -> Iterator[Action]:
             pushed = True
         elif field is not None and field[0] == of.OXM_OF_IP_DSCP:
             yield SetDscp(field[1][0])
+        elif field is not None and field[0] == of.OXM_OF_VLAN_VID:
+            yield SetTag(_tag(field[1]))
+        elif field is not None and field[0] == of.OXM_OF_VLAN_PCP:
+            yield SetPriority(field[1][0])
         elif kind == of.OFPAT_OUTPUT and size == 16:
             yield ToController() if word == of.OFPP_CONTROLLER else Output(word)
         elif kind == of.OFPAT_GROUP:

@@ -174,6 +174,11 @@ def step(
     return Plan(_stages(_groups_coming(held, groups), come, go, groups_go), (), conflicts)
 
 
+def places(rules: Iterable[Rule], groups: Iterable[Group]) -> set[Key | int]:
+    """Returns where rules and groups are: steps with different places may be made together."""
+    return {*map(_key, rules), *(group.number for group in groups)}
+
+
 def _coming(there: dict[Key, Rule], taken: set[Key], wanted: dict[Key, Rule]) -> list[Change]:
     return [
         Change(there.get(key), rule)

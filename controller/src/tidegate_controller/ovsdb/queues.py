@@ -20,8 +20,8 @@ from .rows import BFD_MARK, MARK, BridgeRow, PortRow, View, shown
 
 KIND = "linux-htb"
 """The type of our QoS rows."""
-BFD = {"enable": "true", "min_rx": "50", "min_tx": "50", "mult": "3"}
-"""A frame each 50 ms in both directions; three that are missing are a failure (RFC 5880, 6.8.4)."""
+BFD_INTERVAL = 50
+"""ms between two frames, where nothing else is said."""
 MOST_QUEUES = 64
 """Queues of one port."""
 MOST_DELETED = 200
@@ -51,6 +51,14 @@ class Plan:
     """Why, by port."""
 
 
+def bfd_of(interval: int) -> dict[str, str]:
+    """Returns the columns of BFD: a frame each `interval` ms in both directions.
+
+    Three that are missing are a failure (RFC 5880, 6.8.4).
+    """
+    return {"enable": "true", "min_rx": str(interval), "min_tx": str(interval), "mult": "3"}
+
+
 def check(queues: Iterable[Queue]) -> None:
     """Raises `ValueError` for queues that no port can have.
 
@@ -73,10 +81,17 @@ def rate_of(queues: Iterable[Queue]) -> int:
 
 
 def plan(
-    wanted: Mapping[int, tuple[Queue, ...]], watched: Iterable[int], bridge: BridgeRow, view: View
+    wanted: Mapping[int, tuple[Queue, ...]],
+    watched: Iterable[int],
+    bridge: BridgeRow,
+    view: View,
+    interval: int = BFD_INTERVAL,
 ) -> Plan:
-    """Returns what has to change at a switch; queues and BFD of ours that are not wanted are removed."""
-    found, watch = Plan(), set(watched)
+    """Returns what has to change at a switch; queues and BFD of ours that are not wanted are removed.
+
+    `interval` is that of BFD at watched ports, ms.
+    """
+    found, watch, bfd = Plan(), set(watched), bfd_of(interval)
     for number in sorted(wanted.keys() - bridge.ports.keys()):
         found.left[number] = f"{bridge.name} has no port {number}"
     for number, port in sorted(bridge.ports.items()):
@@ -87,8 +102,8 @@ def plan(
             found.changes.append(
                 Change(f"{port.name}: no queues", (*_seen(port), _set("Port", port.uuid, point)))
             )
-        if number in watch and not (BFD.items() <= port.bfd.items() and port.bfd_ours):
-            found.changes.append(Change(f"{port.name}: BFD", tuple(_watch(port))))
+        if number in watch and not (bfd.items() <= port.bfd.items() and port.bfd_ours):
+            found.changes.append(Change(f"{port.name}: BFD each {interval} ms", tuple(_watch(port, bfd))))
         elif number not in watch and port.bfd_ours:
             found.changes.append(Change(f"{port.name}: no BFD", tuple(_unwatch(port))))
     return found
@@ -188,13 +203,13 @@ def _seen(port: PortRow) -> Iterable[Operation]:
     }
 
 
-def _watch(port: PortRow) -> Iterable[Operation]:
-    yield _change("Interface", port.interface, "bfd", BFD, BFD)
+def _watch(port: PortRow, bfd: Mapping[str, str]) -> Iterable[Operation]:
+    yield _change("Interface", port.interface, "bfd", bfd, bfd)
     yield _change("Interface", port.interface, "external_ids", BFD_MARK, BFD_MARK)
 
 
 def _unwatch(port: PortRow) -> Iterable[Operation]:
-    yield _change("Interface", port.interface, "bfd", BFD, {})
+    yield _change("Interface", port.interface, "bfd", bfd_of(0), {})
     yield _change("Interface", port.interface, "external_ids", BFD_MARK, {})
 
 

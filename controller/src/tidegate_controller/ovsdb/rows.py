@@ -118,6 +118,8 @@ class Replica:
 
     def __init__(self) -> None:
         self._tables: dict[str, dict[str, dict[str, Any]]] = {table: {} for table in TABLES}
+        self._made: dict[tuple[str, str], Any] = {}
+        """What was read of rows that have not changed since: most of a database stays as it is."""
         self._sizes: dict[tuple[str, str], int] = {}
         self._size = 0
 
@@ -130,6 +132,7 @@ class Replica:
             for uuid, change in _object(rows).items():
                 new = _object(change).get("new")
                 self._size -= self._sizes.pop((table, uuid), 0)
+                self._made.pop((table, uuid), None)
                 if new is None:
                     known.pop(uuid, None)
                 else:
@@ -143,17 +146,8 @@ class Replica:
     def view(self) -> View:
         """Returns what the rows tell. Raises `Malformed`."""
         tables, view = self._tables, View()
-        for uuid, row in tables["Queue"].items():
-            ids = _map(row, "external_ids", _string, _string)
-            view.queues[uuid] = QueueRow(_map(row, "other_config", _string, _string), _has(ids, MARK))
-        for uuid, row in tables["QoS"].items():
-            ids = _map(row, "external_ids", _string, _string)
-            view.qos[uuid] = QosRow(
-                _string(row.get("type")),
-                _map(row, "other_config", _string, _string),
-                _map(row, "queues", _integer, _uuid),
-                _has(ids, MARK),
-            )
+        view.queues = {uuid: self._read("Queue", uuid, _queue) for uuid in tables["Queue"]}
+        view.qos = {uuid: self._read("QoS", uuid, _qos) for uuid in tables["QoS"]}
         for row in tables["Open_vSwitch"].values():
             view.applied = _integer(row.get("cur_cfg"))
         for uuid, row in tables["Port"].items():
@@ -163,6 +157,12 @@ class Replica:
         view.uses.update(queue for qos in view.qos.values() for queue in qos.queues.values())
         self._add_bridges(view)
         return view
+
+    def _read(self, table: str, uuid: str, read: Callable[[dict[str, Any]], T]) -> T:
+        made: T | None = self._made.get((table, uuid))
+        if made is None:
+            made = self._made[table, uuid] = read(self._tables[table][uuid])
+        return made
 
     def _add_bridges(self, view: View) -> None:
         bridges = [(shown(_string(row.get("name"))), row) for row in self._tables["Bridge"].values()]
@@ -178,19 +178,37 @@ class Replica:
         interfaces = _set(row, "interfaces", _uuid) if row else []
         if row is None or len(interfaces) != 1:
             return None
-        interface = self._tables["Interface"].get(interfaces[0])
-        number = _set(interface, "ofport", _integer) if interface else []
-        if interface is None or not number or not 1 <= number[0] <= LAST_PORT:
+        if interfaces[0] not in self._tables["Interface"]:
             return None
-        return number[0], PortRow(
-            uuid,
-            shown(_string(row.get("name"))),
-            interfaces[0],
-            view.qos_of_port.get(uuid),
-            _map(interface, "bfd", _string, _string),
-            _map(interface, "bfd_status", _string, _string),
-            _has(_map(interface, "external_ids", _string, _string), BFD_MARK),
-        )
+        interface = self._read("Interface", interfaces[0], _interface)
+        if interface is None:
+            return None
+        number, bfd, status, ours = interface
+        name, qos = shown(_string(row.get("name"))), view.qos_of_port.get(uuid)
+        return number, PortRow(uuid, name, interfaces[0], qos, bfd, status, ours)
+
+
+def _queue(row: dict[str, Any]) -> QueueRow:
+    ids = _map(row, "external_ids", _string, _string)
+    return QueueRow(_map(row, "other_config", _string, _string), _has(ids, MARK))
+
+
+def _qos(row: dict[str, Any]) -> QosRow:
+    return QosRow(
+        _string(row.get("type")),
+        _map(row, "other_config", _string, _string),
+        _map(row, "queues", _integer, _uuid),
+        _has(_map(row, "external_ids", _string, _string), MARK),
+    )
+
+
+def _interface(row: dict[str, Any]) -> tuple[int, dict[str, str], dict[str, str], bool] | None:
+    """Returns number, BFD, its status and whether it is ours; `None` for an interface that is no port."""
+    number = _set(row, "ofport", _integer)
+    if not number or not 1 <= number[0] <= LAST_PORT:
+        return None
+    bfd, status = (_map(row, column, _string, _string) for column in ("bfd", "bfd_status"))
+    return number[0], bfd, status, _has(_map(row, "external_ids", _string, _string), BFD_MARK)
 
 
 def _has(ids: Mapping[str, str], mark: Mapping[str, str]) -> bool:

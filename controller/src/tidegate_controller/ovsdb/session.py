@@ -28,7 +28,7 @@ from tidegate_controller.openflow.limits import Allowance
 
 from .connection import SHARE, Broken, Connection, Fault, Refused, check_remote, no_fault, opened
 from .events import Changed, Connected, Event, Left, LinkDown, LinkUp, Lost, NotSet
-from .queues import Change, check, plan, remains
+from .queues import BFD_INTERVAL, Change, check, plan, remains
 from .rows import Malformed, Replica, View, requests, shown
 
 FIRST_PAUSE = 0.1
@@ -38,8 +38,20 @@ AGAIN = 5.0
 """Seconds before what failed is tried again, if nothing has changed meanwhile."""
 LEAST_PAUSE = 0.02
 """Seconds between writes; twice as long each time that another program undoes ours, up to `LONGEST_PAUSE`."""
+GATHER = 1.0
+"""After a write, a pause of so many times as long as ovs-vswitchd took: wishes gather for the next one.
+
+It looks at all its bridges for each transaction, and serves no OpenFlow and no BFD meanwhile.
+"""
+LONGEST_GATHER = 1.0
+"""Seconds."""
 MOST_CHANGES = 200
 """Changes of one transaction."""
+NEWS = 0.05
+"""Seconds of what follows from a look at the rows that count as work for the database, at most.
+
+A link that failed may move hundreds of paths, whose queues must not wait for that.
+"""
 QUIET = 60.0
 """Seconds without a write after which what another undoes is no repetition."""
 LINES, LINES_AT_ONCE = 5.0, 200.0
@@ -90,13 +102,15 @@ class Database:
         only: Container[int] | None = None,
         fault: Fault = no_fault,
         may: Callable[[], bool] = lambda: True,
+        bfd: int = BFD_INTERVAL,
     ) -> None:
         """`remote` is `unix:PATH`, `tcp:HOST:PORT` or `ssl:HOST:PORT` (with `tls`).
 
         `listener` is called in the event loop and must not block. Bridges get `names` by datapath id. With
         `only`, other datapath ids are left out: a database must not speak for a switch of another one.
         `fault` gets the certificate of an `ssl:` database, and returns why it is not the one expected.
-        `may` is asked before each write: whether this controller may still make it.
+        `may` is asked before each write: whether this controller may still make it. `bfd` is the interval of
+        its frames, ms.
         Raises `ValueError` for an address of another form.
         """
         check_remote(remote, tls is not None)
@@ -105,7 +119,7 @@ class Database:
         self._names = dict(names or {})
         self.tls = tls
         """Of connections to come."""
-        self._fault, self._may = fault, may
+        self._fault, self._may, self._bfd = fault, may, bfd
         self._only = only
         self._told_connected = False
         self._connection: Connection | None = None
@@ -123,6 +137,8 @@ class Database:
         """Transactions."""
         self._planning = 0.0
         """s that the last look at all switches took."""
+        self._applying = 0.0
+        """s that ovs-vswitchd took for the last write."""
         self._lines = Allowance(LINES, LINES_AT_ONCE)
         self._untold = 0
         """Lines above the allowance."""
@@ -185,6 +201,18 @@ class Database:
             for datapath, bridge in self._view.bridges.items()
         }
 
+    @property
+    def heard(self) -> set[Port]:
+        """Ports at which BFD hears the other end; none while the database is not connected."""
+        if not self._told_connected:
+            return set()
+        return {
+            Port(switch_name(datapath, self._names), number)
+            for datapath, bridge in self._view.bridges.items()
+            for number, row in bridge.ports.items()
+            if row.bfd_ours and row.forwarding
+        }
+
     async def run(self) -> None:
         """Connects, and stays connected, until it is cancelled."""
         pause, told = FIRST_PAUSE, ""
@@ -242,19 +270,21 @@ class Database:
         while True:
             await self._fresh.wait()
             self._fresh.clear()
-            began = time.monotonic()
-            self._see()
-            await asyncio.sleep(SHARE * (time.monotonic() - began))
+            await asyncio.sleep(SHARE * self._see())
 
-    def _see(self) -> None:
+    def _see(self) -> float:
+        """Makes the view anew, and tells of links. Returns how long that took (s)."""
+        began = time.monotonic()
         before, self._view = self._view, self._replica.view()
         if (only := self._only) is not None:
             bridges = self._view.bridges.items()
             self._view.bridges = {datapath: bridge for datapath, bridge in bridges if datapath in only}
+        read = time.monotonic()
         self._tell_links()
         if self._view.applied != before.applied:
             self._applied.set()
         self._dirty.set()
+        return read - began + min(time.monotonic() - read, NEWS)
 
     async def _keep(self, connection: Connection) -> None:
         """Writes what is wanted, whenever that or the view has changed."""
@@ -274,7 +304,8 @@ class Database:
                 drift = wishes == wished and now < last + QUIET
                 pause = min(2 * pause, LONGEST_PAUSE) if drift else LEAST_PAUSE
                 last, wished = now, wishes
-            await asyncio.sleep(max(LEAST_PAUSE, SHARE * self._planning))
+            gather = min(GATHER * self._applying, LONGEST_GATHER) if self._writes > writes else 0.0
+            await asyncio.sleep(max(LEAST_PAUSE, SHARE * self._planning, gather))
             if pause > LEAST_PAUSE:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
@@ -343,7 +374,7 @@ class Database:
             wanted.holds = -1
             wanted.problem = f"no bridge at {self.remote} has its datapath id"
             return []
-        found = plan(intent.queues, intent.watched, bridge, self._view)
+        found = plan(intent.queues, intent.watched, bridge, self._view, self._bfd)
         for number, reason in found.left.items():
             if wanted.left.get(number) != reason:
                 self._tell(Left(Port(switch, number), reason))
@@ -394,6 +425,7 @@ class Database:
         if not self._may():
             raise NotInForce("another controller may lead by now: nothing more is written")
         self._writes += 1
+        began = time.monotonic()
         operations = [operation for _, change in changes for operation in change.operations]
         count = {"op": "mutate", "table": "Open_vSwitch", "where": [], "mutations": [["next_cfg", "+=", 1]]}
         look = {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["next_cfg"]}
@@ -408,6 +440,8 @@ class Database:
             raise NotInForce(
                 f"ovs-vswitchd has not applied configuration {number} in {APPLIED:g} s"
             ) from None
+        finally:
+            self._applying = time.monotonic() - began
         for switch, change in changes:
             self._tell(Changed(switch, change.text))
 

@@ -106,6 +106,7 @@ class Runtime:
                 only=numbers,
                 fault=secure.fault(numbers),
                 may=self._may,
+                bfd=config.bfd_interval,
             )
             for remote, numbers in config.databases.items()
         }
@@ -336,7 +337,6 @@ class Runtime:
     # Events.
 
     def _of_switch(self, event: server.Event) -> None:
-        now = self.now
         match event:
             case server.SwitchUp(name, session, ports):
                 if self._election is None:
@@ -350,7 +350,7 @@ class Runtime:
             case server.PortsChanged(name, ports) if self.switches[name].session is not None:
                 self._ports(name, ports)
             case server.PacketIn(name, port, frame) if self.leading:
-                self._seen.frame(Port(name, port), frame, now)
+                self._seen.frame(Port(name, port), frame, self.now)
             case _:
                 pass
         self._look()
@@ -388,13 +388,17 @@ class Runtime:
 
     def _of_database(self, event: db.Event) -> None:
         match event:
-            case db.LinkUp(port):
+            # What is left of BFD where it is switched off ends, which is no news of the link.
+            case db.LinkUp(port) if self._config.settings.bfd:
                 self._seen.bfd(port, True)
-            case db.LinkDown(port):
+            case db.LinkDown(port) if self._config.settings.bfd:
                 self._seen.bfd(port, False)
             case _:
                 pass
         self._look()
+
+    def _heard(self) -> set[Port]:
+        return {port for database in self.databases.values() for port in database.heard}
 
     def _look(self, terms: tuple[Any, ...] = ()) -> None:
         """Tells the core if what works has changed."""
@@ -413,6 +417,6 @@ class Runtime:
                 session = self.switches[port.switch].session
                 if session is not None:
                     session.send(codec.packet_out(port.number, frame))
-            self._seen.expire(self.now)
+            self._seen.expire(self.now, self._heard)
             self._look()
             await asyncio.sleep(discovery.interval / LOOKS)

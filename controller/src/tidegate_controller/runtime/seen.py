@@ -7,15 +7,19 @@
 ```
 
 A link works if LLDP frames have crossed it in both directions, both its ports are up, and BFD did not lose
-the other end. BFD that has never heard the other end tells nothing: of a link that became silent in one
-direction while no controller ran, LLDP tells. A switch without a session goes on to forward, so its links
-count as before: its neighbours' BFD tells when they do not. After a restart, links are as they were kept
-until LLDP had its time to confirm them. Links that come and go are damped (`damping.py`).
+the other end. LLDP frames go through the controller and both switches: on busy machines they are late, though
+the link carries all. So a link whose two ends hear each other by BFD stays, as long as no LLDP frame shows
+another cable there; and time counts as silence only while this process listened (`listening.py`). BFD
+that has never heard the other end tells nothing: of a link that became silent in one direction while no
+controller ran, LLDP tells. A switch without a session goes on to forward, so its links count as before: its
+neighbours' BFD tells when they do not. After a restart, links are as they were kept until LLDP had its time
+to confirm them. Links that come and go are damped (`damping.py`).
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 
+from tidegate_controller.decide.leases import Clock
 from tidegate_controller.model.topology import Attachment, Link, Port, Topology
 from tidegate_controller.openflow.lldp import CONFIRMATIONS, Discovery, is_lldp
 from tidegate_controller.runtime.damping import Damping
@@ -50,8 +54,9 @@ class Seen:
         """Ports of each switch that are up."""
         self._switches = set(before.switches) & set(switches)
         self._crossed = set(before.links) & self._links
+        self._listened = Clock(0.0, discovery.interval / 2)
         self._since: dict[str, float] = {}
-        """When the session of a switch began."""
+        """When the session of a switch began, by the time that this process listened."""
         self._down: set[Port] = set()
         self._silent: set[Port] = set()
         self._damping = Damping()
@@ -85,7 +90,7 @@ class Seen:
         """A switch has a session."""
         self._fresh |= switch not in self._switches
         self._switches.add(switch)
-        self._since[switch] = now
+        self._since[switch] = self._listened.look(now)
 
     def no_session(self, switch: str) -> None:
         """A switch has none any more."""
@@ -116,7 +121,7 @@ class Seen:
         """A frame that a switch has sent to the controller."""
         if not is_lldp(frame):
             return
-        link = self.discovery.received(port, frame, now)
+        link = self.discovery.received(port, frame, self._listened.look(now))
         if link is None:
             return
         if link in self._links:
@@ -125,16 +130,28 @@ class Seen:
         else:
             self.unknown += 1
 
-    def expire(self, now: float) -> None:
-        """Forgets links over which no frame comes, though both switches could send and receive it."""
-        self.discovery.expire(now)
-        since = now - self.discovery.interval * (CONFIRMATIONS + 1)
+    def expire(self, now: float, heard: Callable[[], Set[Port]] = frozenset) -> None:
+        """Forgets links over which no frame comes, though both switches could send and receive it.
+
+        `heard` are ports where BFD hears the other end now.
+        """
+        listened = self._listened.look(now)
+        self.discovery.expire(listened)
+        since = listened - self.discovery.interval * (CONFIRMATIONS + 1)
         able = {switch for switch, began in self._since.items() if began < since}
         confirmed = self.discovery.links
-        crossed = {
-            link
-            for link in self._crossed
-            if link in confirmed or not {link.source.switch, link.target.switch} <= able
-        }
-        self._fresh |= crossed != self._crossed
-        self._crossed = crossed
+        missing = self._crossed - confirmed
+        if not missing:
+            return
+        ends = heard()
+        sources, targets = {link.source for link in confirmed}, {link.target for link in confirmed}
+
+        def stays(link: Link) -> bool:
+            if not {link.source.switch, link.target.switch} <= able:
+                return True
+            replugged = link.source in sources or link.target in targets
+            return {link.source, link.target} <= ends and not replugged
+
+        gone = {link for link in missing if not stays(link)}
+        self._fresh |= bool(gone)
+        self._crossed -= gone

@@ -1,10 +1,14 @@
-"""Orders of one switch, one after the other.
+"""Orders of one switch, in their order.
 
 ```text
- Install, Sync ─▶ queue ─▶ plan beside what it holds ─▶ Session ─▶ SwitchDone, SwitchFailed
-                  session lost, or none: all in the queue fail
-                  one not done in time: the session is lost
+ Install, Sync ─▶ queue ─▶ those of different places together ─▶ plan beside what it holds ─▶ Session
+                  │        └─ one of them refused: each alone                                └─▶ SwitchDone,
+                  │                                                                              SwitchFailed
+                  session lost, or none: all in the queue fail; one not done in time: the session is lost
 ```
+
+A failed link moves hundreds of paths at once. Each barrier waits for the switch, which may do other work
+meanwhile, so what can share barriers does.
 
 The network waits for each order, so a switch has a time for it, from when it was given: one that answers
 slowly enough to stay within each bound of its session would hold up all the others. What it took until then
@@ -15,6 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
+from itertools import chain, islice
 
 from tidegate_controller import events as ev
 from tidegate_controller.core import BASIS
@@ -32,6 +37,8 @@ LINES = 5.0
 """Lines a second about what a switch refused."""
 ORDER = 30.0
 """s that a switch has for a change, with all that were given before it."""
+MOST_TOGETHER = 64
+"""Orders that share barriers."""
 COMPARISON = 60.0
 """s for a comparison of all that it holds: after a start, all switches are read at once."""
 
@@ -69,6 +76,8 @@ class Switch:
         self._lines = Allowance(LINES)
         self._orders: deque[tuple[Order, float]] = deque()
         """With the time by which each has to be done."""
+        self._alone = 0
+        """Orders to be carried out one by one: together they were not done."""
         self._more = asyncio.Event()
         self._held: sync.Held | None = None
         self._intended = 0
@@ -89,7 +98,7 @@ class Switch:
 
     def down(self, reason: str) -> None:
         """The session is over; what is not done fails."""
-        self.session, self._held = None, None
+        self.session, self._held, self._alone = None, None, 0
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
@@ -118,10 +127,11 @@ class Switch:
             while not self._orders:
                 self._more.clear()
                 await self._more.wait()
-            order, until = self._orders[0]
+            orders = self._together()
+            _, until = self._orders[len(orders) - 1]
             try:
                 async with asyncio.timeout_at(until):
-                    error = await self._carry_out(session, order)
+                    error = await self._carry_out(session, orders)
             except TimeoutError:
                 # `down` comes, and tells, as after each `SessionLost`.
                 session.lose("an order was not done in its time: the switch answers too slowly")
@@ -133,18 +143,42 @@ class Switch:
             except Exception as fault:
                 log.exception("a fault of the controller at switch %s", self.name)
                 error = f"a fault of the controller: {fault}"
-            self._orders.popleft()
+            if error and len(orders) > 1:
+                self._held, self._alone = None, len(orders)
+                continue
+            for _ in orders:
+                self._orders.popleft()
+            self._alone = max(0, self._alone - len(orders))
             if error:
-                self._held = None
+                order, self._held = orders[0], None
                 if self._lines.take(asyncio.get_running_loop().time()):
                     log.error("switch %s: %s", self.name, error)
                 ticket = order.ticket if isinstance(order, ev.Install) else UNASKED
                 self._tell(ev.SwitchFailed(self.name, ticket, error))
-            elif isinstance(order, ev.Install):
-                self._tell(ev.SwitchDone(self.name, order.ticket))
+                continue
+            for order in orders:
+                if isinstance(order, ev.Install):
+                    self._tell(ev.SwitchDone(self.name, order.ticket))
 
-    async def _carry_out(self, session: Session, order: Order) -> str:
-        """Returns why it failed, or nothing."""
+    def _together(self) -> list[Order]:
+        """Returns the first order, and those right behind it that touch other places."""
+        found: list[Order] = []
+        taken: set[object] = set()
+        for order, _ in islice(self._orders, 1 if self._alone else MOST_TOGETHER):
+            if isinstance(order, ev.Sync):
+                return found or [order]
+            update = order.update
+            rules, groups = update.rules | update.gone, update.groups | update.groups_gone
+            places = sync.places(rules, groups)
+            if not taken.isdisjoint(places):
+                break
+            taken |= places
+            found.append(order)
+        return found
+
+    async def _carry_out(self, session: Session, orders: list[Order]) -> str:
+        """Carries out one order, or several updates. Returns why it failed, or nothing."""
+        order = orders[0]
         if isinstance(order, ev.Sync) or self._held is None:
             if isinstance(order, ev.Sync):
                 self._intended = len(order.intent.rules)
@@ -153,8 +187,14 @@ class Switch:
         if isinstance(order, ev.Sync):
             wanted = sync.plan(held, order.intent)
         else:
-            update = order.update
-            wanted = sync.step(held, update.rules, update.gone, update.groups, update.groups_gone)
+            updates = [one.update for one in orders if isinstance(one, ev.Install)]
+            wanted = sync.step(
+                held,
+                chain.from_iterable(one.rules for one in updates),
+                chain.from_iterable(one.gone for one in updates),
+                chain.from_iterable(one.groups for one in updates),
+                chain.from_iterable(one.groups_gone for one in updates),
+            )
         report = await sync.carry_out(session, wanted)
         held.note(report)
         self._intended = max(self._intended, len(held.rules))

@@ -50,8 +50,9 @@ def decode(kind: type[T], value: object, where: str) -> T:
 def _reader(kind: Any) -> Callable[[object, str], Any]:  # noqa: ANN401 - types
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        (inner,) = (one for one in arguments if one is not type(None))
-        return _maybe(_reader(inner))
+        kinds = [one for one in arguments if one is not type(None)]
+        inner = _reader(kinds[0]) if len(kinds) == 1 else _either(kinds)
+        return _maybe(inner) if len(kinds) < len(arguments) else inner
     if origin in (tuple, frozenset, set, Sequence):
         # What is a sequence was a list.
         return _many(list if origin is Sequence else origin, _reader(arguments[0]))
@@ -98,6 +99,20 @@ def _record(kind: Any) -> Callable[[object, str], Any]:  # noqa: ANN401 - a data
         if not isinstance(value, dict) or value.keys() != readers.keys():
             raise _wrong(where, value, f"a table of {', '.join(readers)}")
         return kind(**{key: inner(value[key], f"{where}.{key}") for key, inner in readers.items()})
+
+    return read
+
+
+def _either(kinds: Sequence[Any]) -> Callable[[object, str], Any]:
+    """Reads one of several records, which differ in their fields."""
+    by_fields = {frozenset(one.name for one in fields(kind)): _reader(kind) for kind in kinds}
+    forms = " or ".join(f"a table of {', '.join(one.name for one in fields(kind))}" for kind in kinds)
+
+    def read(value: object, where: str) -> object:
+        reader = by_fields.get(frozenset(value)) if isinstance(value, dict) else None
+        if reader is None:
+            raise _wrong(where, value, forms)
+        return reader(value, where)
 
     return read
 

@@ -15,6 +15,7 @@
 
 import ipaddress
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ from tidegate_controller.decide.admission import LinkTerms
 from tidegate_controller.decide.flood import Tree
 from tidegate_controller.decide.tags import MOST
 from tidegate_controller.model.decisions import Decision
-from tidegate_controller.model.paths import Path, PathRequest, Route
+from tidegate_controller.model.paths import EthernetKey, Path, PathRequest, Route
 from tidegate_controller.model.topology import Topology
 from tidegate_controller.runtime.kept import MOST_DECISIONS, Kept, Save
 from tidegate_controller.state.codec import Wrong, decode, encode
@@ -31,6 +32,7 @@ from tidegate_controller.state.codec import Wrong, decode, encode
 FORMAT = 1
 """Of keys and records; one more for each change that a controller of before would misread."""
 NETWORK, TERMS = "network", "terms"
+MAC = re.compile("[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 PATHS, CHANGES, DECISIONS = "path/", "change/", "decision/"
 
 
@@ -187,9 +189,17 @@ def _check_request(request: PathRequest, key: str) -> None:
     for name in ("rate", "burst", "smallest_frame", "largest_frame"):
         _within(key, name, getattr(request, name), 1)
     _within(key, "budget", request.budget, 0)
+    flow = request.key
+    if isinstance(flow, EthernetKey):
+        _within(key, "vlan", flow.vlan, 1, MOST)
+        _within(key, "priority", flow.priority, 1, 7)
+        for mac in (flow.source_mac, flow.target_mac):
+            if MAC.fullmatch(mac) is None:
+                raise Wrong(f"{key}: {mac[:60]!r} is no MAC in lower case")
+        return
     for name in ("source_port", "target_port"):
-        _within(key, name, getattr(request.key, name), 1, 0xFFFF)
-    for address in (request.key.source, request.key.target):
+        _within(key, name, getattr(flow, name), 1, 0xFFFF)
+    for address in (flow.source, flow.target):
         try:
             ipaddress.ip_address(address)
         except ValueError as error:

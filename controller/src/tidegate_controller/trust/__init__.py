@@ -7,8 +7,8 @@
 ```
 """
 
-from tidegate_controller.trust.problem import Code, Problem
-from tidegate_controller.trust.roll import Identity, Member, Role, Roll
+from tidegate_controller.trust.refusal import Code, Refusal
+from tidegate_controller.trust.roll import Member, Proof, Role, Roll
 from tidegate_controller.trust.trust import Trust
 
-__all__ = ["Code", "Identity", "Member", "Problem", "Role", "Roll", "Trust"]
+__all__ = ["Code", "Member", "Proof", "Refusal", "Role", "Roll", "Trust"]

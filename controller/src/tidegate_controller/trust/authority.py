@@ -2,7 +2,7 @@
 
 ```text
  PKCS #10 ─▶ requested: signature, kind of key ─▶ sign(role, name) ─▶ certificate: CN = name, OU = role,
-                └ else Problem                       ▲                  serialNumber = a host's token, hashed
+                └ else Refusal                       ▲                  serialNumber = a host's token, hashed
                                                      └ the request's subject and extensions do not count
 ```
 
@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tidegate_controller.trust.problem import Problem
+from tidegate_controller.trust.refusal import Refusal
 from tidegate_controller.trust.roll import Role
 from tidegate_controller.trust.secret import DIGEST, Secret, SecretError
 
@@ -58,23 +58,23 @@ class Pair:
 
 
 def requested(text: str) -> PublicKey:
-    """Returns the key of a request whose owner has it. Raises `Problem`."""
+    """Returns the key of a request whose owner has it. Raises `Refusal`."""
     if len(text) > LARGEST_REQUEST:
-        raise Problem("invalid", f"request: more than {LARGEST_REQUEST} characters")
+        raise Refusal("invalid", f"request: more than {LARGEST_REQUEST} characters")
     try:
         request = x509.load_pem_x509_csr(text.encode())
         key = request.public_key()
         # The kind first: a signature by a huge key takes long to check.
         if not _is_served(key):
-            raise Problem("invalid", f"request: this kind of key is not signed; {KINDS} are")
+            raise Refusal("invalid", f"request: this kind of key is not signed; {KINDS} are")
         hashed = request.signature_hash_algorithm
         if hashed is not None and not isinstance(hashed, HASHES):
-            raise Problem("invalid", f"request: signed with {hashed.name}; sha256 or longer was expected")
+            raise Refusal("invalid", f"request: signed with {hashed.name}; sha256 or longer was expected")
         valid = request.is_signature_valid
     except (ValueError, TypeError, UnsupportedAlgorithm, UnicodeError) as error:
-        raise Problem("invalid", f"request: no PKCS #10 in PEM: {str(error)[:200]}") from None
+        raise Refusal("invalid", f"request: no PKCS #10 in PEM: {str(error)[:200]}") from None
     if not valid:
-        raise Problem("invalid", "request: its signature is not by the key that it names")
+        raise Refusal("invalid", "request: its signature is not by the key that it names")
     assert isinstance(key, PublicKey)
     return key
 

@@ -1,8 +1,8 @@
 """Enrolment: a token, once, or a certificate before its end, for a new certificate.
 
 ```text
- Identity, request ─▶ host in the file? ─▶ key of the request ─▶ token: first use? ─▶ signed, CN = host
-                          └─────────────────────┴──────────────────────┴─▶ Problem
+ Proof, request ────▶ host in the file? ─▶ key of the request ─▶ token: first use? ─▶ signed, CN = host
+                          └─────────────────────┴──────────────────────┴─▶ Refusal
 ```
 
 A token belongs to the first key that came with it: for an hour the same key gets its certificate again, since
@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidegate_controller.trust.authority import Authority, fingerprint, requested
-from tidegate_controller.trust.problem import Problem
-from tidegate_controller.trust.roll import Identity, Role, Roll
+from tidegate_controller.trust.refusal import Refusal
+from tidegate_controller.trust.roll import Proof, Role, Roll
 from tidegate_controller.trust.stores import Once
 
 AGAIN = 3600.0
@@ -42,26 +42,26 @@ class Enrolment:
         self._authority, self._roll, self._once = authority, roll, once
         self._lifetime, self._now = lifetime, now
 
-    async def enrol(self, identity: Identity, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns `Enrolled` for `Enrolment` of the API. Raises `Problem`."""
-        name, now = identity.name, self._now()
-        if identity.role != Role.HOST:
-            raise Problem("forbidden", f"a {identity.role} is not enrolled; hosts are")
+    async def enrol(self, proof: Proof, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns `Enrolled` for `Enrolment` of the API. Raises `Refusal`."""
+        name, now = proof.name, self._now()
+        if proof.role != Role.HOST:
+            raise Refusal("forbidden", f"a {proof.role} is not enrolled; hosts are")
         member = self._roll().members.get(name)
         if member is None:
-            raise Problem("forbidden", f"host {name[:60]!r} is not in the controller's configuration")
+            raise Refusal("forbidden", f"host {name[:60]!r} is not in the controller's configuration")
         text = body.get("request")
         if set(body) != {"request"} or not isinstance(text, str):
-            raise Problem("invalid", 'a body {"request": PEM} was expected')
+            raise Refusal("invalid", 'a body {"request": PEM} was expected')
         # The request first: a wrong one does not use the token up.
         key = requested(text)
-        if identity.serial is None:
-            if identity.token is None or identity.token != member.token:
-                raise Problem("unauthorized", f"the token is not the one of host {name}")
-            await self._use(identity.token, name, fingerprint(key), now)
+        if proof.serial is None:
+            if proof.token is None or proof.token != member.token:
+                raise Refusal("unauthorized", f"the token is not the one of host {name}")
+            await self._use(proof.token, name, fingerprint(key), now)
         authority = self._authority()
-        issued = authority.sign(Role.HOST, name, key, now, self._lifetime, token=identity.token)
-        way = "its token" if identity.serial is None else f"certificate {identity.serial:x}"
+        issued = authority.sign(Role.HOST, name, key, now, self._lifetime, token=proof.token)
+        way = "its token" if proof.serial is None else f"certificate {proof.serial:x}"
         log.info("host %s: certificate %x by %s", name, issued.serial, way)
         return {
             "certificate": issued.certificate,
@@ -74,7 +74,7 @@ class Enrolment:
         if first.by != key:
             log.warning("host %s: its enrolment token came again, with another key: was it stolen?", name)
         if first.by != key or now - first.at > AGAIN:
-            raise Problem(
+            raise Refusal(
                 "unauthorized",
                 f"the token of host {name} was used already;"
                 f" `tidegate-controller token {name}` makes another one",

@@ -1,7 +1,7 @@
 """The keys of all segments: turned in time, stored before a host gets them.
 
 ```text
- Roll ─▶ share ─▶ ┌ rings ┐ ─▶ keys(identity): those of the host's segments, by certificate alone
+ Roll ─▶ share ─▶ ┌ rings ┐ ─▶ keys(proof): those of the host's segments, by certificate alone
  clock ─▶ turn ─▶ └───▲───┘
                       └── sealed and durable first ─▶ Store
 ```
@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tidegate_controller.trust import ring as rings
-from tidegate_controller.trust.problem import Problem
+from tidegate_controller.trust.refusal import Refusal
 from tidegate_controller.trust.ring import Ring, Times
-from tidegate_controller.trust.roll import Identity, Role, Roll
+from tidegate_controller.trust.roll import Proof, Role, Roll
 from tidegate_controller.trust.sealed import Box
 from tidegate_controller.trust.stores import Store, StoreError
 
@@ -111,20 +111,18 @@ class Keyring:
             else:
                 told = ""
 
-    def keys(self, identity: Identity) -> dict[str, Any]:
-        """Returns `SegmentKeys` of the API. Raises `Problem`."""
-        if identity.role != Role.HOST or identity.serial is None:
-            raise Problem("forbidden", "keys of segments go to hosts alone, by their certificates")
-        member = self._roll.members.get(identity.name)
+    def keys(self, proof: Proof) -> dict[str, Any]:
+        """Returns `SegmentKeys` of the API. Raises `Refusal`."""
+        if proof.role != Role.HOST or proof.serial is None:
+            raise Refusal("forbidden", "keys of segments go to hosts alone, by their certificates")
+        member = self._roll.members.get(proof.name)
         if member is None:
-            raise Problem(
-                "forbidden", f"host {identity.name[:60]!r} is not in the controller's configuration"
-            )
+            raise Refusal("forbidden", f"host {proof.name[:60]!r} is not in the controller's configuration")
         found = []
         for segment in sorted(member.segments):
             ring = self._rings.get(segment)
-            if ring is None or identity.name not in ring.hosts:
-                raise Problem("busy", f"the key of segment {segment} is not stored yet; ask again later")
+            if ring is None or proof.name not in ring.hosts:
+                raise Refusal("busy", f"the key of segment {segment} is not stored yet; ask again later")
             key, other = rings.answer(ring)
             found.append(
                 {

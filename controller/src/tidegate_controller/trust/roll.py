@@ -1,8 +1,8 @@
 """Who is in the configuration, and who a certificate or a token stands for.
 
 ```text
- certificate (checked by TLS) ─▶ role, name ─▶ in the file? not revoked? ─▶ Identity
- token ─▶ its digest ─▶ whose? ───────────────────────────────────────────▶ Identity     else Problem
+ certificate (checked by TLS) ─▶ role, name ─▶ in the file? not revoked? ─▶ Proof
+ token ─▶ its digest ─▶ whose? ───────────────────────────────────────────▶ Proof     else Refusal
 ```
 
 A certificate of our authority says in OU what its owner is, so that a host with the name of a switch is no
@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from tidegate_controller.trust.problem import Problem
+from tidegate_controller.trust.refusal import Refusal
 from tidegate_controller.trust.secret import DIGEST, digest
 
 OPERATOR = "operator"
@@ -64,7 +64,7 @@ class Roll:
 
 
 @dataclass(frozen=True)
-class Identity:
+class Proof:
     """Who asks: by a certificate, if a serial number is known, else by a token."""
 
     role: Role
@@ -75,13 +75,13 @@ class Identity:
 
 
 def names_of(certificate: Mapping[str, Any] | None) -> tuple[str, str, int]:
-    """Returns CN, OU and serial number of what `ssl.SSLObject.getpeercert` gives. Raises `Problem`."""
+    """Returns CN, OU and serial number of what `ssl.SSLObject.getpeercert` gives. Raises `Refusal`."""
     if not certificate:
-        raise Problem("unauthorized", "no certificate was shown")
+        raise Refusal("unauthorized", "no certificate was shown")
     parts = _subject(certificate)
     names = parts.get("commonName", [])
     if len(names) != 1:
-        raise Problem("unauthorized", f"the certificate has {len(names)} common names; one was expected")
+        raise Refusal("unauthorized", f"the certificate has {len(names)} common names; one was expected")
     units = parts.get("organizationalUnitName", [])
     return names[0], units[0] if len(units) == 1 else "", int(certificate.get("serialNumber", "0"), 16)
 
@@ -94,38 +94,38 @@ def _subject(certificate: Mapping[str, Any]) -> dict[str, list[str]]:
     return parts
 
 
-def by_certificate(certificate: Mapping[str, Any] | None, roll: Roll) -> Identity:
-    """Returns who has shown a certificate of our authority. Raises `Problem`."""
+def by_certificate(certificate: Mapping[str, Any] | None, roll: Roll) -> Proof:
+    """Returns who has shown a certificate of our authority. Raises `Refusal`."""
     name, unit, serial = names_of(certificate)
     if serial in roll.revoked:
-        raise Problem("forbidden", f"the certificate {serial:x} of {name[:60]!r} is revoked")
+        raise Refusal("forbidden", f"the certificate {serial:x} of {name[:60]!r} is revoked")
     if unit == Role.OPERATOR and name == OPERATOR:
-        return Identity(Role.OPERATOR, name, serial)
+        return Proof(Role.OPERATOR, name, serial)
     if unit != Role.HOST:
-        raise Problem(
+        raise Refusal(
             "forbidden",
             f"the certificate of {name[:60]!r} is that of a {unit[:60] or 'stranger'}, not of a host",
         )
     member = roll.members.get(name)
     if member is None:
-        raise Problem("forbidden", f"host {name[:60]!r} is not in the controller's configuration")
+        raise Refusal("forbidden", f"host {name[:60]!r} is not in the controller's configuration")
     tokens = [DIGEST + value for value in _subject(certificate or {}).get("serialNumber", [])]
     if member.token is not None and tokens != [member.token]:
-        raise Problem(
+        raise Refusal(
             "forbidden",
             f"the certificate {serial:x} of {name[:60]!r} follows from another token than the one in the"
             " controller's configuration: enrol with that one",
         )
-    return Identity(Role.HOST, name, serial, tokens[0] if tokens else None)
+    return Proof(Role.HOST, name, serial, tokens[0] if tokens else None)
 
 
-def by_token(token: str, roll: Roll) -> Identity:
-    """Returns the host that an enrolment token was made for, used or not. Raises `Problem`."""
+def by_token(token: str, roll: Roll) -> Proof:
+    """Returns the host that an enrolment token was made for, used or not. Raises `Refusal`."""
     # Of a digest, the time of the look-up tells nothing that helps to find a token.
     asked = digest(token)
     found = roll.tokens.get(asked)
     if found is None:
-        raise Problem(
+        raise Refusal(
             "unauthorized", "this token is that of no host: `tidegate-controller token HOST` makes one"
         )
-    return Identity(Role.HOST, found, token=asked)
+    return Proof(Role.HOST, found, token=asked)

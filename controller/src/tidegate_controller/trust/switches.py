@@ -12,7 +12,7 @@ for switches alone, and has its own units. `ovs-pki` puts ` id:UUID` behind a na
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from tidegate_controller.trust.problem import Problem
+from tidegate_controller.trust.refusal import Refusal
 from tidegate_controller.trust.roll import Role, Roll, names_of
 
 Certificate = Mapping[str, Any] | None
@@ -28,7 +28,7 @@ class Switches:
         """Returns why a certificate is of none of these switches, or None."""
         try:
             name, unit, serial = names_of(certificate)
-        except Problem as problem:
+        except Refusal as problem:
             return problem.message
         name = name.partition(" id:")[0]
         if serial in self._roll().revoked:

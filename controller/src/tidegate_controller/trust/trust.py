@@ -20,8 +20,8 @@ from tidegate_controller.trust.contexts import Contexts, Files
 from tidegate_controller.trust.enrolment import Enrolment
 from tidegate_controller.trust.folder import ends
 from tidegate_controller.trust.keyring import Keyring
-from tidegate_controller.trust.problem import Problem
-from tidegate_controller.trust.roll import Identity, Roll
+from tidegate_controller.trust.refusal import Refusal
+from tidegate_controller.trust.roll import Proof, Roll
 from tidegate_controller.trust.sealed import Box, key_encryption_key
 from tidegate_controller.trust.secret import SecretError
 from tidegate_controller.trust.settings import TrustConfig
@@ -127,25 +127,25 @@ class Trust:
 
     # For the API.
 
-    def by_certificate(self, certificate: Mapping[str, Any] | None) -> Identity:
-        """Returns who has shown it (`getpeercert()`), as the file is now. Raises `Problem`."""
+    def by_certificate(self, certificate: Mapping[str, Any] | None) -> Proof:
+        """Returns who has shown it (`getpeercert()`), as the file is now. Raises `Refusal`."""
         return rolls.by_certificate(certificate, self.roll)
 
-    def by_token(self, token: str) -> Identity:
-        """Returns the host of an enrolment token. Raises `Problem`."""
+    def by_token(self, token: str) -> Proof:
+        """Returns the host of an enrolment token. Raises `Refusal`."""
         return rolls.by_token(token, self.roll)
 
-    async def enrol(self, identity: Identity, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The operation `enrol`. Raises `Problem`."""
+    async def enrol(self, proof: Proof, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The operation `enrol`. Raises `Refusal`."""
         try:
-            return await self._enrolment.enrol(identity, body)
+            return await self._enrolment.enrol(proof, body)
         except StoreError as error:
             log.error("enrolment: %s", error)
-            raise Problem("busy", "the use of the token cannot be stored; ask again later") from None
+            raise Refusal("busy", "the use of the token cannot be stored; ask again later") from None
 
-    def keys(self, identity: Identity) -> dict[str, Any]:
-        """The operation `keys`. Raises `Problem`."""
-        return self.keyring.keys(identity)
+    def keys(self, proof: Proof) -> dict[str, Any]:
+        """The operation `keys`. Raises `Refusal`."""
+        return self.keyring.keys(proof)
 
     @property
     def api(self) -> ssl.SSLContext:

@@ -22,6 +22,8 @@ pub(super) struct Between<'a> {
     peers: HashMap<&'a str, &'a Peer>,
     vnics: HashSet<&'a str>,
     with_key: HashSet<Segment>,
+    /// Segments behind plain NICs: a vNIC that is still to be announced there needs no stamps.
+    plain: HashSet<Segment>,
     /// Other hosts may still announce vNICs with names that no table has.
     has_controller: bool,
 }
@@ -30,6 +32,9 @@ impl<'a> Between<'a> {
     pub(super) fn of(contracts: &'a Contracts) -> Self {
         let remotes = contracts.all::<Remote>().map(|(_, located)| &located.value);
         let uplinks = contracts.all::<Uplink>().map(|(_, located)| &located.value);
+        let plain = contracts.all::<Uplink>().map(|(_, located)| &located.value);
+        let plain = plain.filter(|uplink| uplink.is_plain()).flat_map(|uplink| &uplink.peers);
+        let plain = plain.filter_map(|peer| peer.segments.as_deref()).flatten().copied().collect();
         let given = contracts.all::<GivenPeer>().map(|(_, located)| &located.value.peer);
         let peers = uplinks.flat_map(|uplink| &uplink.peers).chain(given);
         let vnics = contracts.vnics().map(|(_, located)| located.value.name.as_str());
@@ -37,6 +42,7 @@ impl<'a> Between<'a> {
             remotes: remotes.map(|remote| (remote.name.as_str(), remote)).collect(),
             peers: peers.map(|peer| (peer.name.as_str(), peer)).collect(),
             vnics: vnics.collect(),
+            plain,
             has_controller: contracts.controller().is_some(),
             with_key: contracts.all::<SegmentKeys>().map(|(_, located)| located.value.segment).collect(),
         }
@@ -71,7 +77,7 @@ impl<'a> Between<'a> {
         }
         let takes_stamps = |to: &&String| match self.remotes.get(to.as_str()) {
             Some(remote) => self.peers.get(remote.peer.as_str()).is_some_and(|peer| peer.stamps),
-            None if *to != UPLINK => is_unknown(to),
+            None if *to != UPLINK => is_unknown(to) && !self.plain.contains(&vnic.segment),
             None => self.peers.values().any(|peer| peer.stamps && peer.carries(vnic.segment)),
         };
         let to = vnic.to.iter().find(takes_stamps)?;
@@ -182,6 +188,23 @@ peer = "host3"
             assert!(text.contains("place switch keeps no promise towards the uplink; name vNICs"), "{text}");
         }
         assert_eq!(refusal("", "to = [\"uplink\"]", &kernel), None, "it promises nothing");
+    }
+
+    #[test]
+    fn a_vnic_to_come_behind_a_plain_nic_needs_no_key() {
+        let controller = "[controller]\nurl = [\"http://127.0.0.1:6654\"]\nhost = \"h1\"\ntoken-file = \"/t\"\n\
+                          uplinks = [\"net0\"]\n";
+        let to = with("\"later\"", DEADLINE);
+        let text = refusal(controller, &to, &ALL).unwrap();
+        assert!(text.contains("its deadline towards later, a vNIC of another host needs stamps"), "{text}");
+        let lan = |segment: u32| {
+            format!(
+                "{controller}\n[uplink.lan0]\nkind = \"packet\"\ndevice = \"eth1\"\nrate = \"1gbit\"\n\
+                 peer.lan.segments = [{segment}]\n"
+            )
+        };
+        assert_eq!(refusal(&lan(1), &to, &ALL), None);
+        assert!(refusal(&lan(2), &to, &ALL).is_some());
     }
 
     #[test]

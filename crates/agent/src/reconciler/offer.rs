@@ -123,22 +123,13 @@ mod tests {
     use super::super::repair::tests::{FakePlace, There, agent};
     use super::*;
     use crate::store::Owner;
+    use crate::store::offered::tests::{HOST, told_peer};
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
     use std::sync::{Arc, Mutex};
     use tidegate_contract::{Mac, parse};
 
-    const NET: &str = r#"
-[controller]
-url = ["http://127.0.0.1:1"]
-host = "h1"
-token-file = "/etc/token"
-uplinks = ["net0"]
-
-[uplink.net0]
-local = "192.0.2.1"
-rate = "10gbit"
-
+    const SINK: &str = r#"
 [vnic.sink]
 attach = { vhost-user = "/run/tidegate/vm/sink.sock" }
 mac = "52:54:00:00:00:01"
@@ -158,16 +149,7 @@ mtu = 1418
     }
 
     fn offer(remotes: Vec<Located<Remote>>, is_complete: bool) -> Offer {
-        let peer = tidegate_contract::Peer {
-            name: "h2".into(),
-            address: Some([192, 0, 2, 2].into()),
-            segments: None,
-            latency: None,
-            arrival_budget: None,
-            stamps: true,
-        };
-        let given = GivenPeer { uplink: "net0".into(), peer };
-        let peers = if remotes.is_empty() { vec![] } else { vec![Located::without_line(given, "told")] };
+        let peers = if remotes.is_empty() { vec![] } else { vec![told_peer("net0", "h2", "192.0.2.2")] };
         let document = Document { peers, remotes, ..Document::default() };
         Offer { host: "h1".into(), document, is_complete, ..Offer::default() }
     }
@@ -180,7 +162,7 @@ mtu = 1418
         let key = folder.join("key");
         std::fs::write(&key, "00112233445566778899aabbccddeef0").unwrap();
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
-        format!("{NET}\n[segment.1]\nkey-file = \"{}\"\n", key.display())
+        format!("{HOST}{SINK}\n[segment.1]\nkey-file = \"{}\"\n", key.display())
     }
 
     fn apply(agent: &mut Reconciler, text: &str) -> Result<(), String> {

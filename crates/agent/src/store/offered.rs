@@ -152,6 +152,14 @@ fn beside(
             }
         }
     }
+    // The network behind a plain NIC is the peer that the file has.
+    for uplink in
+        others.uplinks.values().filter(|uplink| uplink.is_plain() && controller.serves(&uplink.name))
+    {
+        for peer in &uplink.peers {
+            behind.entry(&peer.name).or_insert_with(|| (uplink, peer.clone()));
+        }
+    }
     for located in &offer.remotes {
         let remote = &located.value;
         match beside_one(remote, others, &behind) {
@@ -222,12 +230,13 @@ pub fn without_promise(remote: Remote) -> Remote {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::store::Owner;
     use tidegate_contract::parse;
 
-    const NET: &str = r#"
+    /// A host that asks a controller; more keys of its uplink may follow.
+    pub const HOST: &str = r#"
 [controller]
 url = ["http://127.0.0.1:1"]
 host = "h1"
@@ -237,6 +246,22 @@ uplinks = ["net0"]
 [uplink.net0]
 local = "192.0.2.1"
 rate = "10gbit"
+"#;
+
+    /// Returns what a controller tells of a host with an uplink of that address.
+    pub fn told_peer(uplink: &str, name: &str, address: &str) -> Located<GivenPeer> {
+        let peer = Peer {
+            name: name.into(),
+            address: address.parse().ok(),
+            segments: None,
+            latency: None,
+            arrival_budget: None,
+            stamps: true,
+        };
+        Located::without_line(GivenPeer { uplink: uplink.into(), peer }, "told")
+    }
+
+    const PEERS: &str = r#"
 peer.second = { address = "192.0.2.2", segments = [1] }
 
 [uplink.net1]
@@ -252,20 +277,10 @@ addresses = ["10.0.0.7"]
 "#;
 
     fn told(peers: &[(&str, &str, &str)], remotes: &str) -> Document {
-        let given = |(uplink, name, address): &(&str, &str, &str)| {
-            let peer = Peer {
-                name: (*name).into(),
-                address: address.parse().ok(),
-                segments: None,
-                latency: None,
-                arrival_budget: None,
-                stamps: true,
-            };
-            Located::without_line(GivenPeer { uplink: (*uplink).into(), peer }, "told")
-        };
         let mut document =
             if remotes.is_empty() { Document::default() } else { parse(remotes, "told").unwrap() };
-        document.peers = peers.iter().map(given).collect();
+        document.peers =
+            peers.iter().map(|(uplink, name, address)| told_peer(uplink, name, address)).collect();
         document
     }
 
@@ -278,7 +293,8 @@ addresses = ["10.0.0.7"]
     #[test]
     fn tables_of_others_win_and_give_their_names() {
         let mut contracts = Contracts::default();
-        contracts.merge(&Owner::Api, parse(NET, "net.toml").unwrap(), false).unwrap();
+        let net = parse(&format!("{HOST}{PEERS}"), "net.toml").unwrap();
+        contracts.merge(&Owner::Api, net, false).unwrap();
         let peers = [
             ("net0", "h2", "192.0.2.2"),
             ("net0", "h3", "192.0.2.3"),
@@ -325,5 +341,29 @@ addresses = ["10.0.0.7"]
         // What another host was told is nothing here.
         contracts.offer("h9", told(&peers, &part), true);
         assert_eq!(contracts.offers.len(), 1);
+    }
+
+    #[test]
+    fn a_remote_behind_a_plain_nic_is_behind_the_peer_of_the_file() {
+        let lan = "[uplink.lan0]\nkind = \"packet\"\ndevice = \"eth1\"\nrate = \"1gbit\"\npeer.lan.segments = [1]\n";
+        let net = NET.replace("[\"net0\"]", "[\"net0\", \"lan0\"]");
+        let offered = |net: &str, remotes: &str| {
+            let mut contracts = Contracts::default();
+            let text = format!("{net}\n{lan}");
+            contracts.merge(&Owner::Api, parse(&text, "net.toml").unwrap(), false).unwrap();
+            let differences = contracts.offer("h1", told(&[], remotes), true);
+            let remotes =
+                contracts.network().remotes.iter().map(|r| (r.name.clone(), r.peer.clone())).collect();
+            (differences, remotes)
+        };
+        let (differences, remotes): (Vec<String>, Vec<(String, String)>) =
+            offered(&net, &remote("b1", 1, "lan", ""));
+        assert_eq!(differences, Vec::<String>::new());
+        assert!(remotes.contains(&("b1".into(), "lan".into())), "{remotes:?}");
+        let (differences, _) = offered(NET, &remote("b1", 1, "lan", ""));
+        assert_eq!(differences, ["[remote.b1]: its host lan is behind no uplink of [controller]"]);
+        let (differences, _) =
+            offered(&net, &remote("b1", 1, "lan", "").replace("segment = 1", "segment = 2"));
+        assert_eq!(differences, ["[remote.b1]: peer lan does not carry its segment 2"]);
     }
 }

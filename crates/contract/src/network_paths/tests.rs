@@ -47,10 +47,8 @@ fn a_path_by_hand() {
     assert_eq!((terms.here.get(), terms.budget.get(), terms.arrival.get()), (1_000_000, 1_000_000, 500_000));
     assert_eq!((terms.burst.get(), terms.rate.bits(), terms.dscp), (17_750, 28_400_000, 46));
     assert_eq!((terms.smallest_frame.get(), terms.largest_frame.get()), (142, 1514));
-    assert_eq!(
-        (terms.source.to_string(), terms.target.to_string()),
-        ("192.0.2.1".into(), "192.0.2.2".into())
-    );
+    let (source, target) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+    assert_eq!(terms.seen, Seen::Outer { source, target, target_port: 4789 });
     assert_eq!(terms.budget_with(Nanos::new(600_000)), Some(Nanos::new(900_000)));
     assert_eq!(terms.budget_with(Nanos::new(100_000)), Some(Nanos::new(1_000_000)));
     assert_eq!(terms.budget_with(Nanos::new(1_500_000)), None);
@@ -68,8 +66,6 @@ fn what_cannot_be_keyed_is_refused_with_a_reason() {
     };
     let remotes = [testing::remote("plc9")];
     let plc1 = || urgent("plc1", "2500us", &["plc9"]);
-    let plain = Uplink { kind: UplinkKind::Packet, local: None, ..asked() };
-    assert!(why(&[plc1()], &[plain], &remotes).starts_with("uplink net0 sends frames with a VLAN tag"));
     let vf = crate::Attach::Vf { pf: "eth0".into(), index: 0, options: Default::default() };
     assert!(
         why(&[Vnic { attach: vf, ..plc1() }], &[asked()], &remotes)
@@ -96,6 +92,42 @@ fn what_cannot_be_keyed_is_refused_with_a_reason() {
     );
 }
 
+/// Returns an uplink by a plain NIC, with the network behind it.
+fn plain() -> Uplink {
+    let mut uplink = Uplink { kind: UplinkKind::Packet, local: None, device: Some("eth0".into()), ..asked() };
+    (uplink.peers[0].address, uplink.peers[0].stamps) = (None, false);
+    uplink.peers[0].segments = Segment::new(1).map(|segment| vec![segment]);
+    uplink.check().expect("valid");
+    uplink
+}
+
+#[test]
+fn a_path_of_a_plain_nic_by_hand() {
+    // Frames have their tag, and no stamp: 64 bytes on the wire for 60. 7,500 bytes leave at once, that is 8,000.
+    let vnic = Vnic { mtu: 1500, ..urgent("plc1", "2500us", &["plc9"]) };
+    let (remote, uplink) = (testing::remote("plc9"), plain());
+    let found = of(std::slice::from_ref(&vnic), std::slice::from_ref(&uplink), std::slice::from_ref(&remote));
+    assert_eq!(found.faults, []);
+    let [terms] = &found.terms[..] else { panic!("{found:?}") };
+    assert_eq!(terms.seen, Seen::Tagged { vlan: 1, source_mac: vnic.mac, target_mac: remote.mac });
+    assert!(terms.ends_at_nic());
+    assert_eq!((terms.here.get(), terms.budget.get(), terms.arrival.get()), (1_000_000, 1_000_000, 500_000));
+    assert_eq!((terms.burst.get(), terms.rate.bits(), terms.dscp), (8000, 12_800_000, 0));
+    assert_eq!((terms.smallest_frame.get(), terms.largest_frame.get()), (64, 1518));
+    let written = serde_json::to_value(terms).expect("serialises");
+    assert_eq!(serde_json::from_value::<PathTerms>(written).expect("parses"), *terms);
+    let none = Remote { segment: Segment::new(5000).expect("in range"), ..remote.clone() };
+    assert!(seen(&vnic, &uplink, &none, &uplink.peers[0]).expect_err("no VLAN").contains("5000 is no VLAN"));
+}
+
+#[test]
+fn terms_of_an_earlier_release_are_read() {
+    let found = of(&[urgent("plc1", "2500us", &["plc9"])], &[asked()], &[testing::remote("plc9")]);
+    let written = serde_json::to_value(&found.terms[0]).expect("serialises");
+    assert_eq!((&written["source"], &written["target_port"]), (&"192.0.2.1".into(), &4789.into()));
+    assert_eq!(serde_json::from_value::<PathTerms>(written).expect("parses"), found.terms[0]);
+}
+
 #[test]
 fn more_pairs_than_ports_are_refused() {
     let vnics: Vec<Vnic> = (0..70).map(|n| urgent(&format!("v{n:02}"), "2500us", &["plc9"])).collect();
@@ -119,9 +151,15 @@ fn more_pairs_than_ports_are_refused() {
 #[test]
 fn the_controller_has_the_same_rule() {
     let mut cases = Vec::new();
-    for (case, (ipv6, latency)) in
-        [(false, None), (false, Some(70_001)), (true, None), (true, Some(1))].into_iter().enumerate()
-    {
+    let forms = [
+        ("v4", None),
+        ("v4", Some(70_001)),
+        ("v6", None),
+        ("v6", Some(1)),
+        ("plain", None),
+        ("plain", Some(70_001)),
+    ];
+    for (case, (form, latency)) in forms.into_iter().enumerate() {
         for (n, rate) in [1_000_003u64, 12_000_000, 999_999_937].into_iter().enumerate() {
             let deadline = 900_001 + 777_777 * (case + n) as u64;
             let mut vnic = urgent("plc1", &format!("{deadline}ns"), &["plc8", "plc9"]);
@@ -134,7 +172,11 @@ fn the_controller_has_the_same_rule() {
                 ..uplink.peers[0].clone()
             };
             uplink.peers.push(second);
-            if ipv6 {
+            if form == "plain" {
+                (uplink.kind, uplink.local) = (UplinkKind::Packet, None);
+                uplink.peers.iter_mut().for_each(|peer| (peer.address, peer.stamps) = (None, false));
+            }
+            if form == "v6" {
                 uplink.local = "2001:db8::1".parse().ok();
                 uplink.peers.iter_mut().for_each(|peer| peer.address = "2001:db8::2".parse().ok());
             }
@@ -142,11 +184,16 @@ fn the_controller_has_the_same_rule() {
                 [testing::remote("plc9"), Remote { peer: "host8".into(), ..testing::remote("plc8") }];
             for terms in of(std::slice::from_ref(&vnic), &[uplink], &remotes).terms {
                 for more in [0, 100_003] {
-                    let arrival = terms.arrival.get() + more;
+                    // Behind a plain NIC there is no word about the arrival.
+                    let arrival = if terms.ends_at_nic() { 0 } else { terms.arrival.get() + more };
                     let Some(budget) = terms.budget_with(Nanos::new(arrival)) else { continue };
+                    let source = match terms.seen {
+                        Seen::Outer { source, .. } => Some(source),
+                        Seen::Tagged { .. } => None,
+                    };
                     cases.push(serde_json::json!({
                         "announced": {"rate": rate, "burst": burst, "deadline": deadline}, "arrival": arrival,
-                        "remote": terms.remote, "source": terms.source, "rate": terms.rate.bits(), "burst": terms.burst.get(),
+                        "remote": terms.remote, "source": source, "rate": terms.rate.bits(), "burst": terms.burst.get(),
                         "smallest_frame": terms.smallest_frame.get(), "largest_frame": terms.largest_frame.get(),
                         "budget": budget.get(),
                     }));

@@ -7,6 +7,7 @@
 //! ```
 //!
 //! The contracts in force passed admission, remotes included. A sender without a [remote] is left out: it is not decided.
+//! So is a sender behind a plain NIC: nothing is promised of its frames here.
 
 use std::collections::BTreeMap;
 use tidegate_contract::Remote;
@@ -30,10 +31,9 @@ pub fn arrivals(
 ) -> Vec<Arrival> {
     let remotes: BTreeMap<&str, &Remote> =
         remotes.iter().map(|remote| (remote.name.as_str(), remote)).collect();
-    let with_deadline = view
-        .remotes
-        .iter()
-        .filter(|there| there.vnic.deadline.is_some() && there.vnic.to.iter().any(|to| is_here(to)));
+    let with_deadline = view.remotes.iter().filter(|there| {
+        !there.plain && there.vnic.deadline.is_some() && there.vnic.to.iter().any(|to| is_here(to))
+    });
     let of = |there: &tidegate_controller_api::Remote| {
         let name = &there.vnic.name;
         let refused = match (told.declined.get(&format!("[remote.{name}]")), remotes.get(name.as_str())) {
@@ -107,7 +107,7 @@ mod tests {
                 to: vec!["sink".into(), "elsewhere".into()],
             };
             change(&mut vnic);
-            let there = tidegate_controller_api::Remote { vnic, host: "h2".into() };
+            let there = tidegate_controller_api::Remote { vnic, host: "h2".into(), plain: false };
             let view = View {
                 version: 1,
                 term: 1,

@@ -11,7 +11,7 @@
 
 use crate::controller::Trouble;
 use crate::news::News;
-use crate::request::{Hosts, Unready, request};
+use crate::request::{Hosts, Unready, key, request};
 pub use crate::standing::Standing;
 use crate::standing::unlike;
 use serde::{Deserialize, Serialize};
@@ -306,8 +306,9 @@ impl Entry {
     /// does not count: without a path, the network's edge clears the mark of frames.
     pub fn covers(&self, terms: &PathTerms, port: Option<u16>) -> bool {
         self.granted.as_ref().is_some_and(|granted| {
-            (granted.key.source, granted.key.target) == (terms.source, terms.target)
-                && port.is_none_or(|port| port == granted.key.source_port)
+            // Without a port it is not known which one the pair will have.
+            let port = port.or(granted.key.udp().map(|key| key.source_port));
+            key(&terms.seen, port).as_ref() == Some(&granted.key)
                 && granted.dscp == terms.dscp
                 && granted.rate >= terms.rate.bits()
                 && granted.burst >= terms.burst.get()

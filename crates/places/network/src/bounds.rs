@@ -4,7 +4,7 @@
 //!  View ─▶ counts, names, MACs, numbers ─▶ within, or what is beyond
 //! ```
 
-use tidegate_controller_api::{Announced, Path, Peer, View};
+use tidegate_controller_api::{Announced, Key, Path, Peer, View};
 use tidegate_visible::{beginning, visible};
 
 /// Most items of the lists.
@@ -99,6 +99,10 @@ fn of_path(path: &Path) -> Option<String> {
             })
         })
         .or_else(|| too_great("generation", path.generation))
+        .or_else(|| match &request.key {
+            Key::Udp(_) => None,
+            Key::Ethernet(key) => mac(&key.source_mac).or_else(|| mac(&key.target_mac)),
+        })
 }
 
 #[cfg(test)]
@@ -129,6 +133,11 @@ mod tests {
             ("/remotes/0/vnic/to", json!(["-b"]), "is no name"),
             ("/paths/0/name", json!("a1>b2"), "another name"),
             ("/paths/0/request/vnic", json!("a>1"), "is no name"),
+            (
+                "/paths/0/request/key",
+                json!({"vlan": 1, "priority": 5, "source_mac": "02:00:00:00:0a:01", "target_mac": "\u{1b}[2J"}),
+                "is no MAC",
+            ),
         ];
         for (place, value, wanted) in cases {
             let mut changed = view();

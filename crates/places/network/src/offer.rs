@@ -51,12 +51,14 @@ pub fn offer(
         let name = &there.vnic.name;
         let found = if here.contains_key(name.as_str()) {
             Err("it is a vNIC of this host".into())
-        } else if !hosts.contains(there.host.as_str()) {
-            Err(format!("its host {} is no peer", there.host))
         } else if !names.insert(name.as_str()) {
             Err("it is told twice".into())
+        } else if there.plain {
+            behind_nic(there, controller, uplinks).and_then(|peer| remote(there, peer, &HashMap::new()))
+        } else if !hosts.contains(there.host.as_str()) {
+            Err(format!("its host {} is no peer", there.host))
         } else {
-            remote(there, &here)
+            remote(there, &there.host, &here)
         };
         match found {
             Ok(remote) => document.remotes.push(Located::without_line(remote, ORIGIN)),
@@ -127,8 +129,23 @@ fn first_new(uplink: &Uplink, all: Vec<Problem>) -> String {
     )
 }
 
-/// Returns a vNIC of another host as a remote, whose promise is about vNICs that are here.
-fn remote(there: &api::Remote, here: &HashMap<&str, &Vnic>) -> Result<Remote, String> {
+/// Returns the network behind the plain NIC of `[controller]` that carries a vNIC's segment, as a peer's name.
+fn behind_nic<'a>(
+    there: &api::Remote,
+    controller: &Controller,
+    uplinks: &'a [Uplink],
+) -> Result<&'a str, String> {
+    let segment = there.vnic.segment;
+    let carries = |peer: &&Peer| Segment::new(segment).is_some_and(|segment| peer.carries(segment));
+    let plain = uplinks.iter().filter(|uplink| uplink.is_plain() && controller.serves(&uplink.name));
+    let mut peers = plain.flat_map(|uplink| &uplink.peers);
+    peers.find(carries).map(|peer| peer.name.as_str()).ok_or_else(|| {
+        format!("it is behind a plain NIC, and none of [controller] here has VLAN {segment}; list it in segments there")
+    })
+}
+
+/// Returns a vNIC of another host as a remote behind `peer`, whose promise is about the vNICs `here`.
+fn remote(there: &api::Remote, peer: &str, here: &HashMap<&str, &Vnic>) -> Result<Remote, String> {
     let Announced { name, mac, segment, addresses, rate, burst, deadline, to } = &there.vnic;
     let segment = Segment::new(*segment)
         .filter(|segment| segment.id() > 0)
@@ -146,7 +163,7 @@ fn remote(there: &api::Remote, here: &HashMap<&str, &Vnic>) -> Result<Remote, St
         name: name.clone(),
         mac: mac.parse().map_err(|error| format!("its MAC: {error}"))?,
         segment,
-        peer: there.host.clone(),
+        peer: peer.to_owned(),
         addresses: addresses.clone(),
         tx,
         deadline: promise.map(Nanos::new),

@@ -12,8 +12,9 @@ use tidegate_contract::network_paths::PathTerms;
 use tidegate_contract::{Controller, Uplink, Vnic};
 use tidegate_controller_api::{self as api, Announced, Arrival, Registration};
 
-/// Most vNICs and arrivals of a registration, addresses of a vNIC, receivers of one.
+/// Most vNICs and arrivals of a registration, VLANs of a plain NIC, addresses of a vNIC, receivers of one.
 const VNICS: usize = 4096;
+const VLANS: usize = 1024;
 const ADDRESSES: usize = 16;
 const RECEIVERS: usize = 64;
 
@@ -33,12 +34,15 @@ pub fn registration(
     }
     let served = || uplinks.iter().filter(|uplink| controller.serves(&uplink.name));
     let uplink = |uplink: &Uplink| {
-        Some(api::Uplink {
-            name: uplink.name.clone(),
-            address: uplink.local?,
-            port: uplink.port,
-            arrival_budget: uplink.arrival_budget.get(),
-        })
+        let (name, arrival_budget) = (uplink.name.clone(), uplink.arrival_budget.get());
+        if uplink.is_plain() {
+            let segments = uplink.peers.iter().filter_map(|peer| peer.segments.as_deref()).flatten();
+            let vlans = segments.filter_map(|segment| u16::try_from(segment.id()).ok());
+            let vlans = vlans.filter(|vlan| (1..=4094).contains(vlan)).take(VLANS).collect();
+            return Some(api::Uplink { name, address: None, port: None, arrival_budget, vlans });
+        }
+        let (address, port) = (Some(uplink.local?), Some(uplink.port));
+        Some(api::Uplink { name, address, port, arrival_budget, vlans: vec![] })
     };
     // Its uplinks may have no peers before the controller knows who is where.
     let reaches = |vnic: &Vnic| vnic.uses_uplinks() && vnic.segment.id() > 0 && served().next().is_some();

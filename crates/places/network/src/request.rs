@@ -4,12 +4,14 @@
 //!  PathTerms, View: hosts, their arrival budgets ─┐
 //!  source port of the pair ───────────────────────┴▶ PathRequest, or Unready: what is missing
 //! ```
+//!
+//! Frames of a plain NIC have no source port, and their far host has no arrival budget: nothing there promises.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use tidegate_contract::Nanos;
-use tidegate_contract::network_paths::PathTerms;
-use tidegate_controller_api::{Key, PathRequest, Peer, Remote, View};
+use tidegate_contract::network_paths::{PRIORITY, PathTerms, Seen};
+use tidegate_controller_api::{EthernetKey, Key, PathRequest, Peer, Remote, UdpKey, View};
 
 /// Why nothing can be asked for yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +44,11 @@ impl Hosts {
 
     /// Returns whether both say the same of the far host of a path.
     pub fn has_same(&self, other: &Self, terms: &PathTerms) -> bool {
-        self.peers.get(&terms.target) == other.peers.get(&terms.target)
-            && self.remotes.get(&terms.remote) == other.remotes.get(&terms.remote)
+        let peer = |hosts: &Self| match &terms.seen {
+            Seen::Outer { target, .. } => hosts.peers.get(target).cloned(),
+            Seen::Tagged { .. } => None,
+        };
+        peer(self) == peer(other) && self.remotes.get(&terms.remote) == other.remotes.get(&terms.remote)
     }
 }
 
@@ -54,16 +59,25 @@ pub fn request(
     hosts: &Hosts,
     port: Option<u16>,
 ) -> Result<PathRequest, Unready> {
-    let peer = hosts.peers.get(&terms.target);
+    let peer = match &terms.seen {
+        Seen::Outer { target, .. } => hosts.peers.get(target),
+        Seen::Tagged { .. } => None,
+    };
     let remote = hosts.remotes.get(&terms.remote);
     let target = match (remote, peer) {
         // A vNIC that moves is where the controller says.
         (Some(host), _) | (None, Some((host, _))) => host,
         (None, None) => {
-            return Err(Unready::Waiting(format!(
-                "no host with the address {} of peer {} has registered at the controller",
-                terms.target, terms.peer
-            )));
+            return Err(Unready::Waiting(match &terms.seen {
+                Seen::Outer { target, .. } => format!(
+                    "no host with the address {target} of peer {} has registered at the controller",
+                    terms.peer
+                ),
+                Seen::Tagged { vlan, .. } => format!(
+                    "no host has announced {} behind a plain NIC with VLAN {vlan} to the controller",
+                    terms.remote
+                ),
+            }));
         }
     };
     let needed = peer.map_or(terms.arrival, |(_, budget)| Nanos::new(*budget));
@@ -74,7 +88,7 @@ pub fn request(
             terms.arrival, terms.budget, terms.peer
         ))
     })?;
-    let source_port = port.ok_or_else(|| {
+    let key = key(&terms.seen, port).ok_or_else(|| {
         Unready::Waiting("the switch has given its frames no source port of their own yet".into())
     })?;
     Ok(PathRequest {
@@ -82,7 +96,7 @@ pub fn request(
         remote: terms.remote.clone(),
         source: source.to_owned(),
         target: target.clone(),
-        key: Key { source: terms.source, target: terms.target, source_port, target_port: terms.target_port },
+        key,
         dscp: terms.dscp,
         rate: terms.rate.bits(),
         burst: terms.burst.get(),
@@ -90,4 +104,20 @@ pub fn request(
         largest_frame: terms.largest_frame.get(),
         budget: budget.get(),
     })
+}
+
+/// Returns the key of frames from the source port `port`; `None` without a port that they need.
+pub fn key(seen: &Seen, port: Option<u16>) -> Option<Key> {
+    let key = match *seen {
+        Seen::Outer { source, target, target_port } => {
+            Key::Udp(UdpKey { source, target, source_port: port?, target_port })
+        }
+        Seen::Tagged { vlan, source_mac, target_mac } => Key::Ethernet(EthernetKey {
+            vlan,
+            priority: PRIORITY,
+            source_mac: source_mac.to_string().to_lowercase(),
+            target_mac: target_mac.to_string().to_lowercase(),
+        }),
+    };
+    Some(key)
 }

@@ -26,9 +26,12 @@ impl Entry {
     /// Returns how it stands with what is true now.
     fn stands(&self, now: Now) -> Cow<'_, Standing> {
         match &self.standing {
-            Standing::Granted(path) if Some(path.request.key.source_port) != now.port => Cow::Owned(
-                Standing::Unlike("its frames have another source port than it was granted for".into()),
-            ),
+            Standing::Granted(path)
+                if path.request.key.udp().is_some_and(|key| Some(key.source_port) != now.port) =>
+            {
+                let why = "its frames have another source port than it was granted for";
+                Cow::Owned(Standing::Unlike(why.into()))
+            }
             Standing::Granted(_) if !now.leased => Cow::Owned(Standing::Away(
                 "nothing is known of it since the lease of this host's registration ended".into(),
             )),
@@ -62,7 +65,9 @@ impl Entry {
                 format!("its path to {to} is not as it was asked for, and is asked for again: {why}")
             }
         };
-        Some(text)
+        // Frames of a plain NIC have no other way there.
+        let otherwise = "; without a path, switches of this network take none of its frames";
+        Some(if self.wanted.terms.ends_at_nic() { text + otherwise } else { text })
     }
 
     /// Returns the entry as evidence.
@@ -95,6 +100,7 @@ impl Entry {
             links: granted.map(|path| path.links.clone()).unwrap_or_default(),
             port: now.port,
             misses: granted.map_or(0, |path| path.misses),
+            ends_at_nic: terms.ends_at_nic(),
         }
     }
 }

@@ -33,20 +33,20 @@ pub fn unlike(path: &Path, asked: &PathRequest) -> Option<String> {
     }
     if there != asked {
         return Some(format!(
-            "the controller has it from {} to {} for {} bit/s, burst {} bytes, within {} ns, from port {}; this host asks for \
-             {} to {}, {} bit/s, burst {} bytes, within {} ns, from port {}",
+            "the controller has it from {} to {} for {} bit/s, burst {} bytes, within {} ns, by {}; this host asks for \
+             {} to {}, {} bit/s, burst {} bytes, within {} ns, by {}",
             there.source,
             there.target,
             there.rate,
             there.burst,
             there.budget,
-            there.key.source_port,
+            there.key,
             asked.source,
             asked.target,
             asked.rate,
             asked.burst,
             asked.budget,
-            asked.key.source_port,
+            asked.key,
         ));
     }
     (path.bound > asked.budget)

@@ -9,7 +9,7 @@
 use super::lane::Lane;
 use super::pairs::Pairs;
 use crate::fdb::{Destination, PeerIndex, PortIndex, SegmentIndex};
-use crate::link::vxlan;
+use crate::link::vxlan::{self, pairs::PairKey};
 use crate::port::{PortContract, PortInfo};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -55,6 +55,8 @@ pub struct UplinkEntry {
     pub(super) notices: Option<Arc<OwnedFd>>,
     /// The segments that its peers carried when the link's table was made.
     pub(super) published: Option<Vec<(SegmentIndex, u32)>>,
+    /// The pairs with a path behind a plain NIC in that table.
+    pub(super) marked: Vec<PairKey>,
     /// Its pairs of vNICs with stamps.
     pub(super) pairs: Pairs,
     /// The data about its port that the workers have.

@@ -129,6 +129,7 @@ impl Switch {
             pins: BTreeSet::new(),
             notices: sockets.notices.take().map(Arc::new),
             published: None,
+            marked: vec![],
             pairs: Pairs::new(keys, std::mem::take(&mut sockets.ports), orders),
             info: PortInfo::of_uplink(worker as u16),
             rdma,
@@ -325,10 +326,11 @@ impl Switch {
         let moved = &table.moved;
         for (name, entry) in &mut table.uplinks {
             let segments = entry.segments(&known);
-            if entry.published.as_ref() != Some(&segments) {
+            let marked = wanted_pairs::marked(entry, &table.entries, &known);
+            if entry.published.as_ref() != Some(&segments) || entry.marked != marked {
                 match entry.peers(&known) {
                     Ok(peers) => {
-                        let (index, peers) = (entry.index, Arc::new(peers));
+                        let (index, peers) = (entry.index, Arc::new(peers.with_marked(marked.clone())));
                         entry.info.copies = peers.copies().clone();
                         for worker in self.workers.iter() {
                             let copies = peers.copies().clone();
@@ -340,7 +342,7 @@ impl Switch {
                                 move |worker: &mut crate::worker::Worker| worker.set_peers(index, peers);
                             drop(self.workers[worker].call_on(index, set));
                         }
-                        entry.published = Some(segments);
+                        (entry.published, entry.marked) = (Some(segments), marked);
                     }
                     Err(why) => tracing::error!(uplink = name, "its peers cannot be told of segments: {why}"),
                 }

@@ -1,15 +1,16 @@
-//! Which pairs of vNICs have stamps: by contracts and keys.
+//! Which pairs of vNICs have stamps, by contracts and keys; which have a path, by grants.
 //!
 //! ```text
 //!  vNICs with a deadline, remotes, keys ─▶ Wanted: outgoing
 //!  remotes with a deadline, their `to` ──▶         incoming, registered, receivers
+//!  of a plain NIC: pairs that the network granted a path ─▶ marked
 //! ```
 
 use super::moves::Moves;
 use super::pairs::{Wanted, WantedRemote, key, number, valid};
 use super::table::Entry;
 use super::uplink::{KnownSegments, UplinkEntry};
-use crate::fdb::PortIndex;
+use crate::fdb::{PortIndex, SegmentIndex};
 use crate::link::vxlan::pairs::{AddressKey, PAIRS, PairKey, TimeShares};
 use crate::port::PortSet;
 use std::collections::{BTreeMap, HashMap};
@@ -92,6 +93,29 @@ fn envelope(remote: &Remote) -> Option<(Rate, Bytes)> {
     let bunched = u128::from(rate.bits()) * u128::from(deadline.get() + LATER) / 8_000_000_000;
     let burst = u128::from(burst.get()).saturating_add(bunched);
     Some((rate, Bytes::new(u64::try_from(burst).unwrap_or(u64::MAX))))
+}
+
+/// Returns the pairs that have a path through the network behind the plain NIC of `uplink`, in order; none without a
+/// controller.
+pub(super) fn marked(
+    uplink: &UplinkEntry,
+    vnics: &BTreeMap<String, Entry>,
+    known: &KnownSegments,
+) -> Vec<PairKey> {
+    let Some(granted) = uplink.pairs.orders.granted.as_ref().filter(|_| uplink.uplink.is_plain()) else {
+        return vec![];
+    };
+    let remotes: HashMap<&str, &Remote> =
+        uplink.remotes.iter().map(|remote| (remote.name.as_str(), remote)).collect();
+    let segments: HashMap<SegmentIndex, Segment> = known.iter().copied().collect();
+    let pair = |(vnic, remote): &(String, String)| {
+        let (entry, remote) = (vnics.get(vnic)?, remotes.get(remote.as_str())?);
+        let is_one = segments.get(&entry.segment) == Some(&remote.segment);
+        is_one.then(|| PairKey::new(entry.segment, entry.vnic.mac, remote.mac))
+    };
+    let mut marked: Vec<PairKey> = granted.iter().filter_map(pair).take(PAIRS).collect();
+    marked.sort_unstable();
+    marked
 }
 
 /// Returns the set of receivers.

@@ -23,6 +23,7 @@ use tidegate_switch::stats::Reader;
 use rate::Arrivals;
 
 pub mod dirty;
+pub mod fabric;
 pub mod floods;
 pub mod frames;
 pub mod handover;
@@ -45,7 +46,8 @@ pub struct TestSwitch {
     pub switch: Arc<Switch>,
     pub stats: Reader,
     dir: TempDir,
-    _alone: MutexGuard<'static, ()>,
+    /// Of several switches of one test, the first has it.
+    _alone: Option<MutexGuard<'static, ()>>,
 }
 
 impl TestSwitch {
@@ -78,7 +80,10 @@ impl TestSwitch {
 
     fn start(workers: usize, cpus: &[usize], priority: Option<u8>) -> Self {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let switch = Switch::start(workers, cpus, priority).unwrap();
+        Self::of(Switch::start(workers, cpus, priority).unwrap(), Some(alone))
+    }
+
+    fn of(switch: Arc<Switch>, alone: Option<MutexGuard<'static, ()>>) -> Self {
         switch.set_host(Host::default()).unwrap();
         let stats = Reader::open(switch.region.file()).unwrap();
         Self { switch, stats, dir: tempfile::tempdir().unwrap(), _alone: alone }

@@ -43,6 +43,11 @@ impl<R: Request> Batch<R> {
         self.len
     }
 
+    /// Forgets all.
+    pub(super) fn clear(&mut self) {
+        self.len = 0;
+    }
+
     /// Adds a request.
     ///
     /// # Panics

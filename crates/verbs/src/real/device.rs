@@ -156,6 +156,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_device_that_is_not_there_is_named_with_those_that_are() {
+        let is_there = std::path::Path::new("/usr/lib/x86_64-linux-gnu/libibverbs.so.1").exists();
+        if !tidegate_testkit::skip::need("no libibverbs.so.1: run scripts/setup test", is_there) {
+            return;
+        }
+        let library = Library::load().unwrap();
+        let there = library.devices().unwrap();
+        let error = library.open("nonesuch0").unwrap_err();
+        assert!(matches!(&error, Error::NoDevice { there: named, .. } if *named == there), "{error}");
+    }
+
+    #[test]
     fn mtus_are_powers_of_two() {
         let mtus = [1, 2, 3, 4, 5].map(bytes_of);
         assert_eq!(mtus, [256, 512, 1024, 2048, 4096]);

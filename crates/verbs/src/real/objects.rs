@@ -28,6 +28,9 @@ use std::sync::Arc;
 /// The one port that is used: devices count from 1.
 pub(super) const PORT: u8 = 1;
 
+/// What opens a device, and which file it needs.
+const OPEN: &str = "ibv_open_device (it has to read and write /dev/infiniband/uverbs*)";
+
 /// An object of the library.
 struct Raw<T>(NonNull<T>);
 
@@ -128,7 +131,11 @@ pub(super) fn find_device<T>(
     let mut number = 0;
     // SAFETY: it writes to that number.
     let list = unsafe { (functions.get_device_list)(&raw mut number) };
-    let list = made("ibv_get_device_list", list)?;
+    let list = match made("ibv_get_device_list", list) {
+        // The kernel's part, ib_uverbs, is not loaded: it comes with a device.
+        Err(Error::Call { error, .. }) if error.raw_os_error() == Some(libc::ENOSYS) => return Ok(None),
+        list => list?,
+    };
     let mut found = None;
     for i in 0..usize::try_from(number).unwrap_or(0) {
         // SAFETY: the list has that many devices.
@@ -154,7 +161,7 @@ impl Opened {
     /// Opens a device of [`find_device`].
     fn new(functions: &Arc<Functions>, device: *mut Opaque) -> Result<Self, Error> {
         // SAFETY: the caller has the device from the list, which is still there.
-        let context = made("ibv_open_device", unsafe { (functions.open_device)(device) })?;
+        let context = made(OPEN, unsafe { (functions.open_device)(device) })?;
         let opened = Self { functions: functions.clone(), context };
         // SAFETY: the context is open.
         let events = descriptor(unsafe { (*opened.context.as_ptr()).async_fd });
@@ -229,7 +236,11 @@ impl Memory {
                 LOCAL_WRITE,
             )
         };
-        Ok(Self { raw: made("ibv_reg_mr", raw)?, mapping: Some(mapping), domain: domain.clone() })
+        Ok(Self {
+            raw: made("ibv_reg_mr, of memory that counts against RLIMIT_MEMLOCK", raw)?,
+            mapping: Some(mapping),
+            domain: domain.clone(),
+        })
     }
 
     pub(super) fn start(&self) -> *mut u8 {

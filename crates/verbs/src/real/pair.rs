@@ -7,10 +7,32 @@ use super::layout::{
     STATE_READY_TO_SEND, SendRequest, UNRELIABLE_DATAGRAM,
 };
 use super::objects::{Domain, PORT, Pair};
-use super::{CompletionQueue, Device};
-use crate::{BATCH, Depths, Error, LARGEST_Q_KEY, Receive, Send, address, region};
+use super::{Address, CompletionQueue, Device, Region};
+use crate::{BATCH, Depths, Error};
 use std::ptr::null_mut;
 use std::sync::Arc;
+
+/// A datagram to send, of parts of this crate's public type.
+#[derive(Clone, Copy)]
+pub(crate) struct Datagram<'a> {
+    pub id: u64,
+    pub region: &'a Region,
+    pub from: usize,
+    pub len: u32,
+    pub is_signalled: bool,
+    pub to: &'a Address,
+    pub queue_pair: u32,
+    pub q_key: u32,
+}
+
+/// A buffer for a datagram.
+#[derive(Clone, Copy)]
+pub(crate) struct Buffer<'a> {
+    pub id: u64,
+    pub region: &'a Region,
+    pub from: usize,
+    pub len: u32,
+}
 
 /// A queue pair of unreliable datagrams.
 #[derive(Debug)]
@@ -70,68 +92,70 @@ impl QueuePair {
         self.pair.modify(PairAttributes { qp_state: STATE_ERROR, ..PairAttributes::default() }, MASK_STATE)
     }
 
+    /// Posts datagrams, up to the first one that is refused.
+    ///
     /// # Safety
     /// As the public function.
-    pub(crate) unsafe fn post_send(&self, sends: &[Send<'_>]) -> Result<(), (usize, Error)> {
-        let request = |send: &Send<'_>| request_of(self.pair.domain(), send);
+    pub(crate) unsafe fn post_send<'a>(
+        &self,
+        sends: impl Iterator<Item = Result<Datagram<'a>, Error>>,
+    ) -> Result<(), (usize, Error)> {
+        let requests = sends.map(|send| request_of(self.pair.domain(), &send?));
         // SAFETY: each piece is within its region, each address of this device; the rest is the caller's promise.
-        in_batches(sends, request, |batch| unsafe { self.pair.send(batch) })
+        in_batches(requests, |batch| unsafe { self.pair.send(batch) })
     }
 
+    /// Posts buffers, up to the first one that is refused.
+    ///
     /// # Safety
     /// As the public function.
-    pub(crate) unsafe fn post_receive(&self, receives: &[Receive<'_>]) -> Result<(), (usize, Error)> {
-        let request = |receive: &Receive<'_>| buffer_of(self.pair.domain(), receive);
+    pub(crate) unsafe fn post_receive<'a>(
+        &self,
+        receives: impl Iterator<Item = Result<Buffer<'a>, Error>>,
+    ) -> Result<(), (usize, Error)> {
+        let requests = receives.map(|receive| buffer_of(self.pair.domain(), &receive?));
         // SAFETY: each piece is within its region; the rest is the caller's promise.
-        in_batches(receives, request, |batch| unsafe { self.pair.receive(batch) })
+        in_batches(requests, |batch| unsafe { self.pair.receive(batch) })
     }
 }
 
-/// Calls `post` with each batch of requests for `items`, until one fails.
+/// Calls `post` with each batch of requests, until one fails or a request is refused. Those before that are posted, as the
+/// library does with requests that it refuses itself.
 ///
 /// # Errors
 /// How many were taken before, and why no more were.
-fn in_batches<T, R: Request>(
-    items: &[T],
-    request: impl Fn(&T) -> Result<(R, Piece), Error>,
+fn in_batches<R: Request>(
+    requests: impl Iterator<Item = Result<(R, Piece), Error>>,
     post: impl Fn(&mut Batch<R>) -> Result<(), (usize, Error)>,
 ) -> Result<(), (usize, Error)> {
-    let mut before = 0;
-    for items in items.chunks(BATCH) {
-        let mut batch = Batch::new();
-        let mut refused = None;
-        for item in items {
-            match request(item) {
-                Ok((request, piece)) => batch.push(request, piece),
-                Err(error) => {
-                    refused = Some(error);
-                    break;
-                }
+    let (mut batch, mut before, mut refused) = (Batch::new(), 0, None);
+    for request in requests {
+        match request {
+            Ok((request, piece)) => batch.push(request, piece),
+            Err(error) => {
+                refused = Some(error);
+                break;
             }
         }
-        // Those before one that is refused are posted, as the library does with the ones that it refuses itself.
-        if batch.len() > 0 {
+        if batch.len() == BATCH {
             post(&mut batch).map_err(|(taken, error)| (before + taken, error))?;
-        }
-        before += batch.len();
-        if let Some(error) = refused {
-            return Err((before, error));
+            before += BATCH;
+            batch.clear();
         }
     }
-    Ok(())
+    if batch.len() > 0 {
+        post(&mut batch).map_err(|(taken, error)| (before + taken, error))?;
+    }
+    refused.map_or(Ok(()), |error| Err((before + batch.len(), error)))
 }
 
 /// Returns the request that sends a datagram, or what is wrong with that.
-fn request_of(domain: &Arc<Domain>, send: &Send<'_>) -> Result<(SendRequest, Piece), Error> {
+fn request_of(domain: &Arc<Domain>, send: &Datagram<'_>) -> Result<(SendRequest, Piece), Error> {
     let piece = piece_of(domain, send.region, send.from, send.len).ok_or_else(|| {
         Error::invalid("ibv_post_send: bytes beyond their region, or a region of another device")
     })?;
-    let handle = match &send.to.inner {
-        address::Inner::Real(address) if address.handle.is_of(domain) => &address.handle,
-        _ => return Err(Error::invalid("ibv_post_send: an address of another device")),
-    };
-    if send.q_key > LARGEST_Q_KEY {
-        return Err(Error::QKey(send.q_key));
+    if !send.to.handle.is_of(domain) {
+        return Err(Error::invalid("ibv_post_send: an address of another device"));
     }
     let request = SendRequest {
         wr_id: send.id,
@@ -141,7 +165,7 @@ fn request_of(domain: &Arc<Domain>, send: &Send<'_>) -> Result<(SendRequest, Pie
         opcode: SEND,
         send_flags: if send.is_signalled { SIGNALED } else { 0 },
         imm_data: 0,
-        ah: handle.raw(),
+        ah: send.to.handle.raw(),
         remote_qpn: send.queue_pair,
         remote_qkey: send.q_key,
         rest_of_wr: [0; 2],
@@ -152,7 +176,7 @@ fn request_of(domain: &Arc<Domain>, send: &Send<'_>) -> Result<(SendRequest, Pie
 }
 
 /// Returns the request that offers a buffer, or what is wrong with that.
-fn buffer_of(domain: &Arc<Domain>, receive: &Receive<'_>) -> Result<(ReceiveRequest, Piece), Error> {
+fn buffer_of(domain: &Arc<Domain>, receive: &Buffer<'_>) -> Result<(ReceiveRequest, Piece), Error> {
     let piece = piece_of(domain, receive.region, receive.from, receive.len).ok_or_else(|| {
         Error::invalid("ibv_post_recv: bytes beyond their region, or a region of another device")
     })?;
@@ -160,12 +184,58 @@ fn buffer_of(domain: &Arc<Domain>, receive: &Receive<'_>) -> Result<(ReceiveRequ
 }
 
 /// Returns the bytes of a region, unless some are beyond it, or it is none of this device.
-fn piece_of(domain: &Arc<Domain>, region: &crate::Region, from: usize, len: u32) -> Option<Piece> {
-    let memory = match &region.inner {
-        region::Inner::Real(region) if region.memory.is_of(domain) => &region.memory,
-        _ => return None,
-    };
+fn piece_of(domain: &Arc<Domain>, region: &Region, from: usize, len: u32) -> Option<Piece> {
+    let memory = &region.memory;
     let end = from.checked_add(usize::try_from(len).ok()?)?;
+    let is_within = memory.is_of(domain) && end <= memory.len();
     let addr = memory.start().expose_provenance().checked_add(from)?;
-    (end <= memory.len()).then_some(Piece { addr: addr as u64, length: len, lkey: memory.key() })
+    is_within.then_some(Piece { addr: addr as u64, length: len, lkey: memory.key() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::ReceiveRequest;
+    use super::*;
+    use std::cell::RefCell;
+
+    /// Posts so many requests, of which one is refused by us, or by the device in the batch that has it.
+    fn posted(count: usize, ours: usize, device: usize) -> (Vec<usize>, Result<(), usize>) {
+        let request = |i| match i == ours {
+            true => Err(Error::invalid("ours")),
+            false => Ok((
+                ReceiveRequest { wr_id: i as u64, next: null_mut(), sg_list: null_mut(), num_sge: 0 },
+                Piece::default(),
+            )),
+        };
+        let batches = RefCell::new(vec![]);
+        let before = || batches.borrow().iter().sum::<usize>();
+        let post = |batch: &mut Batch<ReceiveRequest>| {
+            let first = before();
+            batches.borrow_mut().push(batch.len());
+            let refused = device.checked_sub(first).filter(|taken| *taken < batch.len());
+            refused.map_or(Ok(()), |taken| Err((taken, Error::invalid("the device's"))))
+        };
+        let done = in_batches((0..count).map(request), post).map_err(|(taken, _)| taken);
+        (batches.into_inner(), done)
+    }
+
+    const NONE: usize = usize::MAX;
+
+    #[test]
+    fn requests_are_posted_in_batches() {
+        assert_eq!(posted(0, NONE, NONE), (vec![], Ok(())));
+        assert_eq!(posted(1, NONE, NONE), (vec![1], Ok(())));
+        assert_eq!(posted(BATCH, NONE, NONE), (vec![BATCH], Ok(())));
+        assert_eq!(posted(2 * BATCH + 1, NONE, NONE), (vec![BATCH, BATCH, 1], Ok(())));
+    }
+
+    #[test]
+    fn those_before_a_refused_one_are_taken() {
+        assert_eq!(posted(9, 0, NONE), (vec![], Err(0)));
+        assert_eq!(posted(9, 4, NONE), (vec![4], Err(4)));
+        assert_eq!(posted(3 * BATCH, BATCH, NONE), (vec![BATCH], Err(BATCH)));
+        assert_eq!(posted(3 * BATCH, BATCH + 2, NONE), (vec![BATCH, 2], Err(BATCH + 2)));
+        assert_eq!(posted(3 * BATCH, NONE, BATCH + 2), (vec![BATCH, BATCH], Err(BATCH + 2)));
+        assert_eq!(posted(9, 6, 3), (vec![6], Err(3)), "the device's comes first");
+    }
 }

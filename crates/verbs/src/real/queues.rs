@@ -23,6 +23,7 @@ impl CompletionQueue {
     }
 
     pub(crate) fn poll(&self, to: &mut [Completion]) -> Result<usize, Error> {
+        // Zeroed: drivers write what a completion of its kind has, and no more.
         let mut raw = [WorkCompletion::default(); AT_ONCE];
         let mut taken = 0;
         for to in to.chunks_mut(AT_ONCE) {

@@ -62,6 +62,11 @@ impl Device {
         self.index
     }
 
+    /// Whether both are the same device.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.index == other.index && self.fabric.is(&other.fabric)
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

@@ -1,8 +1,7 @@
 //! Regions, addresses, completion queues and queue pairs: the parts of a device that are made and dropped.
 //!
 //! ```text
-//!  Region ─ bytes ─┐
-//!  Address ─ send ─┴▶ SendRequest ─▶ QueuePair ─▶ Network ─▶ CompletionQueue ─▶ Completion
+//!  Sending: Region, Address ─ of this device? ─▶ SendRequest ─▶ QueuePair ─▶ Network ─▶ CompletionQueue ─▶ Completion
 //! ```
 
 use super::device::Device;
@@ -20,7 +19,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Region {
     memory: Arc<Memory>,
-    device: usize,
+    device: Device,
 }
 
 impl Region {
@@ -28,7 +27,7 @@ impl Region {
         let call = "ibv_reg_mr";
         device.check(call)?;
         let memory = Memory::new(bytes).ok_or(Error::Call { call, error: error(libc::ENOMEM) })?;
-        Ok(Self { memory: Arc::new(memory), device: device.index() })
+        Ok(Self { memory: Arc::new(memory), device: device.clone() })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -43,19 +42,17 @@ impl Region {
         (self.memory.start() as usize >> 12) as u32
     }
 
-    fn bytes(&self, from: usize, len: u32) -> Bytes {
-        Bytes { memory: Arc::downgrade(&self.memory), device: self.device, from, len }
-    }
-
-    /// Returns the request of a buffer in this region.
-    pub(crate) fn receive(&self, id: u64, from: usize, len: u32) -> ReceiveRequest {
-        ReceiveRequest { id, bytes: self.bytes(from, len) }
+    /// Returns bytes of it; `None` if some are beyond its end, or it is not of `device`.
+    fn bytes(&self, device: &Device, from: usize, len: u32) -> Option<Bytes> {
+        let may = self.device.is(device) && self.memory.has(from, len as usize);
+        may.then(|| Bytes { memory: Arc::downgrade(&self.memory), from, len })
     }
 }
 
 /// Another host, and how datagrams go to it.
 #[derive(Debug)]
 pub(crate) struct Address {
+    device: Device,
     from: IpAddr,
     to: IpAddr,
     traffic_class: u8,
@@ -75,20 +72,28 @@ impl Address {
         if !network.machines.iter().any(|machine| machine.addresses.contains(&to)) {
             return Err(refused(libc::EHOSTUNREACH));
         }
-        Ok(Self { from, to, traffic_class })
+        Ok(Self { device: device.clone(), from, to, traffic_class })
     }
+}
 
-    /// Returns the request of a datagram to this host, with the keys of a queue pair there.
-    pub(crate) fn send(
-        &self,
-        (id, is_signalled): (u64, bool),
-        (region, from, len): (&Region, usize, u32),
-        (queue_pair, q_key): (u32, u32),
-    ) -> SendRequest {
-        let bytes = region.bytes(from, len);
-        let Self { from, to, traffic_class } = *self;
-        SendRequest { id, bytes, is_signalled, from, to, traffic_class, queue_pair, q_key }
-    }
+/// A datagram to send, by parts of the device.
+pub(crate) struct Sending<'a> {
+    pub(crate) id: u64,
+    pub(crate) is_signalled: bool,
+    pub(crate) region: &'a Region,
+    pub(crate) from: usize,
+    pub(crate) len: u32,
+    pub(crate) to: &'a Address,
+    pub(crate) queue_pair: u32,
+    pub(crate) q_key: u32,
+}
+
+/// A buffer to post.
+pub(crate) struct Receiving<'a> {
+    pub(crate) id: u64,
+    pub(crate) region: &'a Region,
+    pub(crate) from: usize,
+    pub(crate) len: u32,
 }
 
 /// A completion queue.
@@ -166,9 +171,7 @@ impl QueuePair {
         device.check(call)?;
         let places = [sends, receives].map(|queue| queue.place.clone());
         let depths = [depths.send, depths.receive];
-        let is_of_device = |place: &Arc<Place>| {
-            place.device.index() == device.index() && place.device.fabric().is(device.fabric())
-        };
+        let is_of_device = |place: &Arc<Place>| place.device.is(device);
         if !places.iter().all(is_of_device) || depths.iter().any(|&depth| depth == 0 || depth > ENTRIES_MAX) {
             return Err(Error::invalid(call));
         }
@@ -193,24 +196,48 @@ impl QueuePair {
 
     /// # Safety
     /// The bytes belong to the device until the completion of the request, or of a later one.
-    pub(crate) unsafe fn post_send(
+    pub(crate) unsafe fn post_send<'a>(
         &self,
-        requests: impl Iterator<Item = SendRequest>,
+        sends: impl Iterator<Item = Result<Sending<'a>, Error>>,
     ) -> Result<(), (usize, Error)> {
-        let mut network = self.device.fabric().lock();
-        let posted = network.post_send(self.device.index(), self.number, requests);
-        posted.map_err(|refused| of_call("ibv_post_send", refused))
+        let call = "ibv_post_send";
+        let requests = sends.map(|send| self.send_request(&send?).ok_or(Error::invalid(call)));
+        let post =
+            |requests| self.device.fabric().lock().post_send(self.device.index(), self.number, requests);
+        post_first(call, requests, post)
     }
 
     /// # Safety
     /// The bytes belong to the device until the completion of the request.
-    pub(crate) unsafe fn post_receive(
+    pub(crate) unsafe fn post_receive<'a>(
         &self,
-        requests: impl Iterator<Item = ReceiveRequest>,
+        receives: impl Iterator<Item = Result<Receiving<'a>, Error>>,
     ) -> Result<(), (usize, Error)> {
-        let mut network = self.device.fabric().lock();
-        let posted = network.post_receive(self.device.index(), self.number, requests);
-        posted.map_err(|refused| of_call("ibv_post_recv", refused))
+        let call = "ibv_post_recv";
+        let request = |receive: Receiving<'_>| {
+            let bytes = receive.region.bytes(&self.device, receive.from, receive.len);
+            Some(ReceiveRequest { id: receive.id, bytes: bytes? })
+        };
+        let requests = receives.map(|receive| request(receive?).ok_or(Error::invalid(call)));
+        let post =
+            |requests| self.device.fabric().lock().post_receive(self.device.index(), self.number, requests);
+        post_first(call, requests, post)
+    }
+
+    /// Returns the request of a datagram; `None` if a part is not of this device.
+    fn send_request(&self, send: &Sending<'_>) -> Option<SendRequest> {
+        let bytes = send.region.bytes(&self.device, send.from, send.len)?;
+        let Address { device, from, to, traffic_class } = send.to;
+        device.is(&self.device).then_some(SendRequest {
+            id: send.id,
+            bytes,
+            is_signalled: send.is_signalled,
+            from: *from,
+            to: *to,
+            traffic_class: *traffic_class,
+            queue_pair: send.queue_pair,
+            q_key: send.q_key,
+        })
     }
 
     pub(crate) fn fail(&self) -> Result<(), Error> {
@@ -226,6 +253,26 @@ impl Drop for QueuePair {
     }
 }
 
-fn of_call(call: &'static str, (taken, error): (usize, io::Error)) -> (usize, Error) {
-    (taken, Error::Call { call, error })
+/// Posts the requests before the first that is refused.
+///
+/// # Errors
+/// How many were posted, and why no more were.
+fn post_first<R>(
+    call: &'static str,
+    requests: impl Iterator<Item = Result<R, Error>>,
+    post: impl FnOnce(Vec<R>) -> Result<(), (usize, io::Error)>,
+) -> Result<(), (usize, Error)> {
+    let (mut good, mut refused) = (vec![], None);
+    for request in requests {
+        match request {
+            Ok(request) => good.push(request),
+            Err(error) => {
+                refused = Some(error);
+                break;
+            }
+        }
+    }
+    let count = good.len();
+    post(good).map_err(|(taken, error)| (taken, Error::Call { call, error }))?;
+    refused.map_or(Ok(()), |error| Err((count, error)))
 }

@@ -15,6 +15,7 @@
 //! - A completion that waits while its queue is armed is no event. A completion queue that is full breaks for good.
 //! - Completions of a queue pair that is gone stay. All devices number their queue pairs alike.
 //! - The first 20 bytes of an IPv4 datagram's GRH are garbage. Each address has a GID of RoCE v1 as well.
+//! - Parts of another device, and bytes beyond a region, are refused, as by the real half. A region that is gone is not.
 //! - A send that fails brings its queue pair into the error state; what is posted there is flushed.
 //!
 //! - [`fabric`]: what connects devices, and orders to it
@@ -44,6 +45,5 @@ pub use device::Device;
 pub(crate) use device::Library;
 pub use fabric::Fabric;
 pub use fate::{Fate, Fates};
-pub(crate) use handles::{Address, CompletionQueue, QueuePair, Region};
+pub(crate) use handles::{Address, CompletionQueue, QueuePair, Receiving, Region, Sending};
 pub use network::Counters;
-pub(crate) use pair::{ReceiveRequest, SendRequest};

@@ -25,7 +25,7 @@ const FIRST_QUEUE_PAIR: u32 = 17;
 const QUEUE_PAIRS: u32 = 1 << 24;
 /// The bytes are longer than the buffer (ibv_wc_status, IBV_WC_LOC_LEN_ERR).
 const LOCAL_LENGTH: Status = Status::Failed(1);
-/// The bytes are not in a region of the device (IBV_WC_LOC_PROT_ERR).
+/// The region is gone (IBV_WC_LOC_PROT_ERR).
 const LOCAL_PROTECTION: Status = Status::Failed(4);
 
 /// A device and its port.
@@ -155,7 +155,7 @@ impl Network {
         &mut self,
         device: usize,
         number: u32,
-        requests: impl Iterator<Item = SendRequest>,
+        requests: Vec<SendRequest>,
     ) -> Result<(), (usize, io::Error)> {
         self.check_present(device).map_err(|error| (0, error))?;
         let machine = &mut self.machines[device];
@@ -186,7 +186,7 @@ impl Network {
         &mut self,
         device: usize,
         number: u32,
-        requests: impl Iterator<Item = ReceiveRequest>,
+        requests: Vec<ReceiveRequest>,
     ) -> Result<(), (usize, io::Error)> {
         self.check_present(device).map_err(|error| (0, error))?;
         let machine = &mut self.machines[device];
@@ -223,9 +223,9 @@ impl Network {
         let machine = &mut self.machines[device];
         let Some(pair) = machine.pairs.get_mut(&number) else { return };
         let Some(request) = pair.sends.next() else { return };
-        let (queue, key) = (pair.send_queue, pair.q_key);
+        let queue = pair.send_queue;
         let failure = pair.failures.pop_front();
-        let memory = request.bytes.usable(device);
+        let memory = request.bytes.memory.upgrade();
         // SAFETY: the caller of `post_send` gave the bytes to the device until this request's completion.
         let read = |memory: &super::memory::Memory| unsafe {
             memory.read(request.bytes.from, request.bytes.len as usize)
@@ -255,8 +255,7 @@ impl Network {
         } else if !is_active {
             self.fates.count(Fate::Down);
         } else {
-            let q_key = if request.q_key >> 31 == 1 { key } else { request.q_key };
-            let SendRequest { from, to, traffic_class, queue_pair, .. } = request;
+            let SendRequest { from, to, traffic_class, queue_pair, q_key, .. } = request;
             self.transmit(Datagram { from, source: number, to, queue_pair, q_key, traffic_class, bytes });
         }
         if covers > 0 {
@@ -321,7 +320,7 @@ impl Network {
         let Some(request) = pair.receives.next() else { return Fate::NoBuffer };
         let queue = pair.receive_queue;
         let bytes = GRH + datagram.bytes.len();
-        let status = match request.bytes.usable(device) {
+        let status = match request.bytes.memory.upgrade() {
             _ if bytes > request.bytes.len as usize => LOCAL_LENGTH,
             None => LOCAL_PROTECTION,
             Some(memory) => {

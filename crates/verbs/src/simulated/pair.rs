@@ -9,27 +9,17 @@ use super::memory::Memory;
 use crate::Status;
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 
 /// Bytes of a region, as a request names them.
 #[derive(Clone, Debug)]
 pub struct Bytes {
     /// The region. It may be gone when the device comes to the request.
     pub memory: Weak<Memory>,
-    /// The device that has it registered.
-    pub device: usize,
     /// First byte.
     pub from: usize,
     /// Bytes.
     pub len: u32,
-}
-
-impl Bytes {
-    /// Returns the memory, if `device` may use these bytes.
-    pub fn usable(&self, device: usize) -> Option<Arc<Memory>> {
-        let memory = self.memory.upgrade()?;
-        (self.device == device && memory.has(self.from, self.len as usize)).then_some(memory)
-    }
 }
 
 /// A datagram to send.
@@ -49,7 +39,7 @@ pub struct SendRequest {
     pub traffic_class: u8,
     /// The receiving queue pair.
     pub queue_pair: u32,
-    /// Its key. With the top bit: the key of the sending queue pair.
+    /// Its key.
     pub q_key: u32,
 }
 

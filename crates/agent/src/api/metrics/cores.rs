@@ -1,6 +1,6 @@
 //! Metrics of the plan of CPUs. Their count is bounded by vNICs, kinds of stages, CPUs and flows.
 
-use super::{Counter, Families, Gauge, Labels, NANOS};
+use super::families::{Families, Kind::Counter, Kind::Gauge, Labels, NANOS};
 use std::collections::BTreeMap;
 use std::fmt;
 use tidegate_evidence::{CoresReport, StageReport, SteeringReport};

@@ -3,7 +3,7 @@
 use super::*;
 use crate::book::{Policy, Standing, WantedPath};
 use proptest::{collection::vec, prelude::*};
-use tidegate_contract::network_paths::PathTerms;
+use tidegate_contract::network_paths::{PathTerms, Seen};
 use tidegate_contract::{Bytes, Nanos, Rate};
 use tidegate_controller_api::{PathState, Peer};
 
@@ -15,9 +15,7 @@ fn wanted(number: u64, rate: u64) -> WantedPath {
         remote: "b".into(),
         peer: "h2".into(),
         uplink: "net0".into(),
-        source: [192, 0, 2, 1].into(),
-        target: [192, 0, 2, 2].into(),
-        target_port: 4789,
+        seen: Seen::Outer { source: [192, 0, 2, 1].into(), target: [192, 0, 2, 2].into(), target_port: 4789 },
         dscp: 46,
         rate: Rate::from_bits(rate).unwrap(),
         burst: Bytes::new(9000),
@@ -288,7 +286,7 @@ proptest! {
                     let pair = there.ports[&name[..2]];
                     let rate = state.book.entries()[&name].wanted.terms.rate.bits();
                     let is_there =
-                        path.is_some_and(|path| (path.request.key.source_port, path.request.rate) == (pair, rate));
+                        path.is_some_and(|path| (path.request.key.udp().unwrap().source_port, path.request.rate) == (pair, rate));
                     prop_assert!(touched || is_there, "{} is promised, and is {:?}", name, path);
                 }
             }

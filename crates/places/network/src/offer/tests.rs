@@ -32,7 +32,7 @@ fn vnic(name: &str, number: u8, to: &[&str]) -> api::Remote {
         deadline: (!to.is_empty()).then_some(2_000_000),
         to: to.iter().map(|to| (*to).to_owned()).collect(),
     };
-    api::Remote { vnic, host: "h2".into() }
+    api::Remote { vnic, host: "h2".into(), plain: false }
 }
 
 fn view(peers: Vec<api::Peer>, remotes: Vec<api::Remote>) -> View {
@@ -143,7 +143,7 @@ prop_compose! {
         }).chain([host("h2", "192.0.2.9")]).collect();
         let remotes = remotes.into_iter().map(|(name, mac, segment, (rate, burst, deadline), to)| {
             let vnic = Announced { name, mac, segment, addresses: vec![], rate, burst, deadline, to };
-            api::Remote { vnic, host: "h2".into() }
+            api::Remote { vnic, host: "h2".into(), plain: false }
         }).collect();
         view(peers, remotes)
     }
@@ -177,4 +177,37 @@ proptest! {
             prop_assert!(merge(vec![own, one]).is_ok());
         }
     }
+}
+
+#[test]
+fn a_remote_behind_a_plain_nic_promises_nothing_here() {
+    let mut lan =
+        Uplink { kind: tidegate_contract::UplinkKind::Packet, local: None, ..testing::uplink("net0") };
+    (lan.peers[0].address, lan.peers[0].stamps) = (None, false);
+    lan.peers[0].segments = Segment::new(1).map(|segment| vec![segment]);
+    let sink = testing::vnic("sink");
+    let there = api::Remote { plain: true, ..vnic("b1", 1, &["sink"]) };
+    let of = |there: &api::Remote, uplink: &Uplink| {
+        let offer = offer(
+            &view(vec![], vec![there.clone()]),
+            true,
+            &controller(),
+            std::slice::from_ref(uplink),
+            &[&sink],
+        );
+        (offer.document.remotes, offer.left_out)
+    };
+    let (remotes, left_out) = of(&there, &lan);
+    assert_eq!(left_out, BTreeMap::new());
+    let Remote { peer, deadline, to, .. } = &remotes[0].value;
+    assert_eq!((peer, *deadline, to.len()), (&lan.peers[0].name, None, 0));
+    for (there, uplink) in [(&there, uplink()), (&there, Uplink { name: "other".into(), ..lan.clone() })] {
+        let (remotes, left_out) = of(there, &uplink);
+        assert!(
+            remotes.is_empty() && left_out["[remote.b1]"].contains("none of [controller] here has VLAN 1")
+        );
+    }
+    let mut other = there;
+    other.vnic.segment = 2;
+    assert!(of(&other, &lan).1["[remote.b1]"].contains("has VLAN 2"));
 }

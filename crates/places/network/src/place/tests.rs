@@ -279,7 +279,10 @@ fn a_change_has_its_path_when_it_is_in_force() {
     assert_eq!((path.state.as_str(), path.bound_ns, path.budget_ns), ("active", Some(40_000), 1_000_000));
     assert_eq!((path.port, path.links.len()), (Some(49_160), 2));
     let asked = lab.said.paths.lock().unwrap()["plc1>plc9"].request.clone();
-    assert_eq!((asked.source.as_str(), asked.target.as_str(), asked.key.source_port), ("h1", "h2", 49_160));
+    assert_eq!(
+        (asked.source.as_str(), asked.target.as_str(), asked.key.udp().unwrap().source_port),
+        ("h1", "h2", 49_160)
+    );
     let announced = lab.said.registrations.lock().unwrap().last().unwrap().clone();
     assert_eq!(
         (announced.vnics[0].name.as_str(), announced.vnics[0].to.as_slice()),
@@ -291,7 +294,7 @@ fn a_change_has_its_path_when_it_is_in_force() {
     // Another port: asked for anew, without a change.
     lab.ports.tell([(Pair::new("net0", "plc1", "plc9"), 49_161)]);
     lab.until("the new port", |lab| {
-        lab.said.paths.lock().unwrap()["plc1>plc9"].request.key.source_port == 49_161
+        lab.said.paths.lock().unwrap()["plc1>plc9"].request.key.udp().unwrap().source_port == 49_161
     });
 
     // A second agent asks on the same terms, also while the controller would refuse a new path.
@@ -377,13 +380,46 @@ fn a_far_host_that_has_not_decided_blocks_no_change() {
 }
 
 #[test]
+fn a_path_of_a_plain_nic_is_asked_for_by_its_macs() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lab = Lab::new(folder.path());
+    let uplink = &mut lab.network.uplinks[0];
+    (uplink.kind, uplink.local) = (tidegate_contract::UplinkKind::Packet, None);
+    (uplink.peers[0].address, uplink.peers[0].stamps) = (None, false);
+    uplink.peers[0].segments = tidegate_contract::Segment::new(1).map(|segment| vec![segment]);
+    lab.ports.tell([]);
+    assert_eq!(lab.change(), Ok(()));
+    let why = lab.unpromised().unwrap();
+    assert!(why.contains("no host has announced plc9 behind a plain NIC with VLAN 1"), "{why}");
+    let (own, far) = (lab.vnics[0].mac.to_string(), lab.network.remotes[0].mac.to_string());
+    let vnic = api::Announced {
+        name: "plc9".into(),
+        mac: far.clone(),
+        segment: 1,
+        addresses: vec![],
+        rate: None,
+        burst: None,
+        deadline: None,
+        to: vec![],
+    };
+    *lab.said.remotes.lock().unwrap() = vec![api::Remote { vnic, host: "h2".into(), plain: true }];
+    lab.until("the path, without a source port", |lab| lab.unpromised().is_none());
+    let asked = lab.said.paths.lock().unwrap()["plc1>plc9"].request.clone();
+    let key = api::EthernetKey { vlan: 1, priority: 5, source_mac: own, target_mac: far };
+    assert_eq!((asked.key, asked.dscp), (api::Key::Ethernet(key), 0));
+    assert_eq!(lab.ports.granted("net0"), Some([Pair::new("net0", "plc1", "plc9")].into()));
+    let uplinks = lab.said.registrations.lock().unwrap().last().unwrap().uplinks.clone();
+    assert_eq!((uplinks[0].address, uplinks[0].port, &uplinks[0].vlans[..]), (None, None, &[1][..]));
+}
+
+#[test]
 fn what_cannot_be_keyed_is_refused_or_noted() {
     let folder = tempfile::tempdir().unwrap();
     let mut lab = Lab::new(folder.path());
-    lab.network.uplinks[0].kind = tidegate_contract::UplinkKind::Packet;
+    lab.network.uplinks[0].peers[0].stamps = false;
     let why = lab.change().unwrap_err();
     assert!(
-        why.contains("no path through the network can be asked for: uplink net0 sends frames with a VLAN"),
+        why.contains("no path to plc9 through the network can be asked for: peer host2 has stamps"),
         "{why}"
     );
     assert!(why.ends_with("or write on-refused = \"best-effort\""), "{why}");
@@ -397,7 +433,7 @@ fn what_cannot_be_keyed_is_refused_or_noted() {
     lab.refused = vec![];
     lab.vnics[0].on_refused = Some(OnRefused::BestEffort);
     assert_eq!(lab.change(), Ok(()));
-    assert!(lab.unpromised().unwrap().starts_with("no path through the network can be asked for"));
+    assert!(lab.unpromised().unwrap().starts_with("no path to plc9 through the network can be asked for"));
     // A far host that needs more than this one's configuration says leaves nothing.
     let mut lab = Lab::new(&folder.path().join("other"));
     lab.network.uplinks[0].arrival_budget = "20us".parse().unwrap();
@@ -506,7 +542,8 @@ fn a_sender_is_refused_only_after_the_agent_has_decided() {
         to: vec![],
     };
     let say = |lab: &Lab, vnic: &api::Announced| {
-        *lab.said.remotes.lock().unwrap() = vec![api::Remote { vnic: vnic.clone(), host: "h2".into() }];
+        *lab.said.remotes.lock().unwrap() =
+            vec![api::Remote { vnic: vnic.clone(), host: "h2".into(), plain: false }];
     };
     let arrivals = |lab: &Lab| lab.said.registrations.lock().unwrap().last().unwrap().arrivals.clone();
     say(&lab, &vnic);

@@ -18,7 +18,7 @@ use super::members::{Heard, Members, QueuePair, Said};
 use super::own::Own;
 use super::peer::{Peer, refusal};
 use super::present::Present;
-use super::setup::{KeyedSegment, LinkSetup, Local, Setup};
+use super::setup::{KeyedSegment, LinkSetup, Local, QKeys, Setup};
 use super::socket;
 use crate::fdb::{PeerIndex, PortIndex};
 use crate::hosts::{Clocks, Late};
@@ -31,7 +31,7 @@ use tidegate_contract::{Mac, Segment};
 use tidegate_evidence::{FarMiss, NoticeRefusal, PeerStatus};
 use tidegate_uplink::clock::Exchange as Times;
 use tidegate_uplink::notice::{Body, ClockReply, Here, LEN_MAX, Member, Notice, Way};
-use tidegate_uplink::stamp::{KeyNumber, Keys};
+use tidegate_uplink::stamp::Keys;
 
 /// Most messages of one link in a turn.
 const BATCH: usize = 64;
@@ -148,19 +148,17 @@ impl Engine {
             self.links.push(state);
         }
         before.into_keys().for_each(|gone| self.clocks.set(gone, None));
-        let sends = |all: &[KeyedSegment], segment: Segment| {
-            let keyed = all.iter().find(|keyed| keyed.segment == segment)?;
-            keyed.q_key(keyed.sends)
+        let q_keys = |all: &[KeyedSegment]| -> HashMap<Segment, QKeys> {
+            all.iter().map(|keyed| (keyed.segment, keyed.q_keys())).collect()
         };
-        let is_rekeyed =
-            |segment: Segment| sends(&segments_before, segment) != sends(&self.segments, segment);
+        let (q_keys_before, q_keys) = (q_keys(&segments_before), q_keys(&self.segments));
+        let sends = |all: &HashMap<Segment, QKeys>, segment: Segment| all.get(&segment)?.sends;
+        let is_rekeyed = |segment| sends(&q_keys_before, segment) != sends(&q_keys, segment);
         self.own.tell_again(is_rekeyed, now);
         self.members.keep_valid(|peer, segment, q_key| {
             let reaches = self.peers.get(&peer).is_some_and(|peer| peer.keys_reach(segment));
-            let keyed = self.segments.iter().find(|keyed| keyed.segment == segment);
-            let has =
-                |number| q_key.is_none_or(|q_key| keyed.and_then(|keyed| keyed.q_key(number)) == Some(q_key));
-            reaches && (has(KeyNumber::Even) || has(KeyNumber::Odd))
+            let valid = q_keys.get(&segment).map_or([None; 2], |q_keys| q_keys.valid);
+            reaches && (q_key.is_none() || valid.contains(&q_key))
         });
     }
 

@@ -74,10 +74,25 @@ pub struct KeyedSegment {
     pub sends: KeyNumber,
 }
 
+/// The Q_Keys of one segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QKeys {
+    /// That of this host's queue pairs.
+    pub(super) sends: Option<u32>,
+    /// Those that queue pairs of other hosts may have.
+    pub(super) valid: [Option<u32>; 2],
+}
+
 impl KeyedSegment {
     /// Returns the Q_Key under the key of a number; `None` if there is no such key.
     pub(super) fn q_key(&self, number: KeyNumber) -> Option<u32> {
         self.keys.get(number).map(|key| q_key(key, self.segment.id()))
+    }
+
+    /// Returns all its Q_Keys.
+    pub(super) fn q_keys(&self) -> QKeys {
+        let valid = [KeyNumber::Even, KeyNumber::Odd].map(|number| self.q_key(number));
+        QKeys { sends: self.q_key(self.sends), valid }
     }
 }
 

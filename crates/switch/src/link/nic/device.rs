@@ -1,7 +1,7 @@
 //! The device of a link: a packet socket, or AF_XDP.
 
 use super::packet::{self, Received};
-use super::wire::{self, Written};
+use super::wire::{self, Tci, Written};
 use super::xdp::{self, form::Form};
 use crate::link::vxlan::{Counters, OnWire};
 use crate::slots::Frame;
@@ -137,23 +137,20 @@ impl Incoming {
 }
 
 impl Outgoing {
-    /// Writes a frame with the tag of `vlan`: it leaves with the next flush.
+    /// Writes a frame with a tag: it leaves with the next flush.
     pub fn write(
         &mut self,
         frame: &Frame,
-        vlan: u16,
+        tci: Tci,
         counters: &mut Counters,
         on_wire: &mut OnWire,
     ) -> Written {
         match self {
-            Self::Packet(outgoing) => wire::write(
-                frame,
-                vlan,
-                &wire::PACKET,
-                &mut outgoing.place(frame.deadline, counters, on_wire),
-            ),
+            Self::Packet(outgoing) => {
+                wire::write(frame, tci, &wire::PACKET, &mut outgoing.place(frame.deadline, counters, on_wire))
+            }
             Self::Xdp(outgoing) => {
-                wire::write(frame, vlan, &wire::XDP, &mut outgoing.place(frame.deadline, counters, on_wire))
+                wire::write(frame, tci, &wire::XDP, &mut outgoing.place(frame.deadline, counters, on_wire))
             }
             Self::Nowhere => Written::NoRoom,
         }

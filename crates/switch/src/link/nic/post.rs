@@ -6,13 +6,15 @@
 //! ```
 
 use super::Rx;
-use super::wire::{self, Written};
+use super::wire::{self, Tci, Written};
 use crate::fdb::Destination;
 use crate::frame::headers::ETHERTYPE_VLAN;
 use crate::link::Posted;
 use crate::link::vxlan::Peers;
+use crate::link::vxlan::pairs::PairKey;
 use crate::slots::Frame;
 use std::sync::Arc;
+use tidegate_contract::network_paths::PRIORITY;
 use tidegate_evidence::DropReason;
 
 impl Rx {
@@ -34,7 +36,8 @@ impl Rx {
         if is_tagged(frame.head()) {
             return Posted::Dropped(DropReason::Unacceptable);
         }
-        match self.outgoing.write(frame, vlan, &mut self.counters, &mut self.on_wire) {
+        let tci = Tci::new(vlan, self.priority(frame));
+        match self.outgoing.write(frame, tci, &mut self.counters, &mut self.on_wire) {
             Written::All => Posted::Done,
             Written::Part(payload) => Posted::Part(payload),
             Written::NoRoom => Posted::NoBuffers,
@@ -71,6 +74,16 @@ impl Rx {
     /// Replaces the network behind the NIC, and returns that before.
     pub fn set_peers(&mut self, peers: Arc<Peers>) -> Arc<Peers> {
         std::mem::replace(&mut self.peers, peers)
+    }
+
+    /// Returns the priority of a frame: that of paths only with a deadline, while the network has one for its pair.
+    #[inline]
+    fn priority(&self, frame: &Frame) -> u8 {
+        if !frame.is_realtime() {
+            return 0;
+        }
+        let pair = PairKey::new(frame.segment, frame.headers.src, frame.headers.dst);
+        if self.peers.is_marked(&pair) { PRIORITY } else { 0 }
     }
 
     /// Whether a frame's receiver is behind the NIC, or may be.

@@ -17,8 +17,8 @@ use crate::virtio::{MAX_SPANS, Span};
 pub const TAG: usize = 4;
 /// Length of the addresses before it (bytes).
 pub const ADDRESSES: usize = 12;
-/// Priority of all frames: the network's classes are not the guests' to choose.
-const PRIORITY: u16 = 0;
+/// Where the priority is in a tag (bits).
+const PRIORITY: u16 = 13;
 
 /// What a device does with frames.
 #[derive(Clone, Copy, Debug)]
@@ -77,9 +77,21 @@ pub enum Written {
     Malformed,
 }
 
-/// Writes a frame with the tag of `vlan`, as `device` takes it.
-pub fn write(frame: &Frame, vlan: u16, device: &Device, room: &mut impl Room) -> Written {
-    let to = Target { device, vlan };
+/// The priority and the VLAN in a frame's tag (TCI, IEEE 802.1Q, 9.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tci(u16);
+
+impl Tci {
+    /// Returns the tag of a VLAN, 1 to 4094, with a priority, 0 to 7. It is the host's: no guest chooses a class of the network.
+    #[inline]
+    pub const fn new(vlan: u16, priority: u8) -> Self {
+        Self((priority as u16) << PRIORITY | vlan)
+    }
+}
+
+/// Writes a frame with a tag, as `device` takes it.
+pub fn write(frame: &Frame, tci: Tci, device: &Device, room: &mut impl Room) -> Written {
+    let to = Target { device, tci };
     let size = Size { frames: frame.wire_frames, bytes: frame.wire_bytes };
     let body_len = (frame.len as usize).saturating_sub(usize::from(frame.head_len));
     let written = match device.receiver.form(frame) {
@@ -124,7 +136,7 @@ fn segments(frame: &Frame, to: &Target<'_>, room: &mut impl Room) -> Written {
 /// Where frames go.
 struct Target<'a> {
     device: &'a Device,
-    vlan: u16,
+    tci: Tci,
 }
 
 impl Target<'_> {
@@ -146,7 +158,7 @@ impl Target<'_> {
             tagged(vnet).write_legacy(to);
         }
         let (addresses, rest) = head.split_at(head.len().min(ADDRESSES));
-        for part in [addresses, &tag(self.vlan), rest] {
+        for part in [addresses, &tag(self.tci), rest] {
             let (to, behind) = out.split_at_mut(part.len());
             to.copy_from_slice(part);
             out = behind;
@@ -159,10 +171,10 @@ impl Target<'_> {
     }
 }
 
-/// Returns the tag of a VLAN.
+/// Returns the bytes of a tag.
 #[inline]
-fn tag(vlan: u16) -> [u8; TAG] {
-    let ([t0, t1], [v0, v1]) = (ETHERTYPE_VLAN.to_be_bytes(), (PRIORITY << 13 | vlan).to_be_bytes());
+fn tag(Tci(tci): Tci) -> [u8; TAG] {
+    let ([t0, t1], [v0, v1]) = (ETHERTYPE_VLAN.to_be_bytes(), tci.to_be_bytes());
     [t0, t1, v0, v1]
 }
 

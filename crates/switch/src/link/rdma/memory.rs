@@ -57,7 +57,7 @@ impl Buffers {
     /// The same, for reading.
     ///
     /// # Safety
-    /// The buffer is not the device's while the bytes are read, and nobody writes to it.
+    /// The buffer is not the device's while the bytes are read, and no other code writes to it.
     #[inline]
     pub unsafe fn bytes(&self, at: u16, len: usize) -> Option<&[u8]> {
         let from = self.checked(at, len)?;

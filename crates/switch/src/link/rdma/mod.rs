@@ -14,7 +14,8 @@
 //! - [`setup`]: what a link's lane is made of
 //! - [`pair`]: the queue pair of a vNIC of this host
 //! - [`members`]: which queue pairs there are, here and at other hosts
-//! - [`outgoing`]: the sending half; [`pool`]: its buffers, [`waiting`]: those that are not yet posted
+//! - [`outgoing`]: the sending half; [`pool`]: its buffers
+//! - [`waiting`]: datagrams that are not yet posted
 //! - [`incoming`]: the receiving half; [`grh`]: where a datagram came from
 //! - [`numbers`]: what both remember of pairs of queue pairs
 //! - [`memory`]: bytes of registered memory

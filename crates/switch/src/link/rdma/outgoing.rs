@@ -160,14 +160,14 @@ impl Outgoing {
     #[inline]
     pub fn flush(&mut self) {
         if self.waiting.is_empty() && self.pool.in_flight() == 0 {
-            (self.is_full, self.full_since, self.settles) = (false, None, None);
-            return;
+            (self.is_full, self.full_since) = (false, None);
+        } else {
+            let (mut lane, _) = self.lane();
+            lane.post();
+            let freed = lane.collect();
+            self.is_full &= freed == 0;
         }
-        let (mut lane, _) = self.lane();
-        lane.post();
-        let freed = lane.collect();
-        self.is_full &= freed == 0;
-        if self.settles.is_some() {
+        if self.counters.replaced.get() > 0 || self.settles.is_some() {
             self.settle();
         }
     }

@@ -9,16 +9,15 @@
 
 use super::counters::Counters;
 use super::memory::Buffers;
-use super::setup::{Place, SENDS, Setup};
+use super::setup::{PAIRS, Place, RECEIVES, SENDS, Setup};
 use crate::fdb::{PortIndex, SegmentIndex};
 use smallvec::SmallVec;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidegate_contract::Mac;
 use tidegate_evidence::DropReason;
 use tidegate_verbs::{Depths, Error, GRH, QueuePair, Receive, Region, Send};
 
-/// Receive buffers of a queue pair: a burst of so many datagrams, while its worker has other work.
-pub const RECEIVES: u32 = 256;
 /// Most buffers that are posted at once.
 pub const TOGETHER: usize = 16;
 
@@ -41,9 +40,29 @@ pub struct LocalPair {
     _place: Place,
 }
 
+impl Setup {
+    /// Makes the queue pair of a vNIC with that address, and with receive buffers (1 MiB at the largest MTU): datagrams
+    /// with `q_key` arrive from now on.
+    ///
+    /// # Errors
+    /// There are [as many as can be](PAIRS), or the device has no more.
+    pub fn pair(
+        &self,
+        port: PortIndex,
+        (segment, mac): (SegmentIndex, Mac),
+        q_key: u32,
+    ) -> Result<Arc<LocalPair>, Error> {
+        let Some(place) = self.place() else {
+            let what = format!("{PAIRS} vNICs of {} have queue pairs: no more can", self.device.name());
+            return Err(Error::Call { call: "queue pair", error: std::io::Error::other(what) });
+        };
+        LocalPair::new(self, port, (segment, mac), q_key, place).map(Arc::new)
+    }
+}
+
 impl LocalPair {
     /// Makes one with all its buffers posted.
-    pub(super) fn new(
+    fn new(
         setup: &Setup,
         port: PortIndex,
         (segment, mac): (SegmentIndex, Mac),

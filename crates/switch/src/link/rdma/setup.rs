@@ -6,15 +6,14 @@
 //! ```
 
 use super::counters::Counters;
-use super::pair::{LocalPair, RECEIVES};
-use crate::fdb::{PortIndex, SegmentIndex};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use tidegate_contract::Mac;
 use tidegate_uplink::{rdma, stamp};
 use tidegate_verbs::{CompletionQueue, Device, Error, Region};
 
+/// Receive buffers of a queue pair: a burst of so many datagrams, while its worker has other work.
+pub const RECEIVES: u32 = 256;
 /// Send buffers of a link.
 pub const SENDS: u32 = 512;
 /// Most queue pairs of a link: the completions of all their buffers fit into one queue.
@@ -102,22 +101,9 @@ impl Setup {
         })
     }
 
-    /// Makes the queue pair of a vNIC with that address, and with receive buffers (1 MiB at the largest MTU): datagrams with `q_key` arrive
-    /// from now on.
-    ///
-    /// # Errors
-    /// There are [as many as can be](PAIRS), or the device has no more.
-    pub fn pair(
-        &self,
-        port: PortIndex,
-        (segment, mac): (SegmentIndex, Mac),
-        q_key: u32,
-    ) -> Result<Arc<LocalPair>, Error> {
+    /// Takes the place of a queue pair; `None` if there are [as many as can be](PAIRS).
+    pub(super) fn place(&self) -> Option<Place> {
         let place = Place(self.places.clone());
-        if self.places.taken.fetch_add(1, Ordering::Acquire) >= PAIRS {
-            let what = format!("{PAIRS} vNICs of {} have queue pairs: no more can", self.device.name());
-            return Err(Error::Call { call: "queue pair", error: std::io::Error::other(what) });
-        }
-        LocalPair::new(self, port, (segment, mac), q_key, place).map(Arc::new)
+        (self.places.taken.fetch_add(1, Ordering::Acquire) < PAIRS).then_some(place)
     }
 }

@@ -73,20 +73,15 @@ impl Before for Numbered<'_> {
 }
 
 impl Rx {
-    /// Returns the way of a frame whose longest datagram has `longest` bytes of it, if it leaves by RDMA. `peer`: where
-    /// the FDB has its receiver; `None` if it does not know that.
+    /// Returns the way of a frame whose longest datagram has `longest` bytes of it, if it leaves by RDMA: its receiver is a
+    /// member of `peer`, where the FDB has it.
     #[inline]
-    pub(super) fn way(
-        &self,
-        frame: &Frame,
-        peer: Option<PeerIndex>,
-        longest: usize,
-    ) -> Option<outgoing::Way> {
+    pub(super) fn way(&self, frame: &Frame, peer: PeerIndex, longest: usize) -> Option<outgoing::Way> {
         let lane = self.rdma.as_deref()?;
         let (src, dst) = (frame.headers.src, frame.headers.dst);
         let way = lane.way(frame.source, frame.segment, src, dst)?;
         let more = if frame.is_realtime() { stamp::LEN } else { 0 };
-        (peer.is_none_or(|peer| peer == way.peer) && longest + more <= way.longest).then_some(way)
+        (peer == way.peer && longest + more <= way.longest).then_some(way)
     }
 
     /// Posts a frame that has a way.

@@ -9,6 +9,7 @@
 //!
 //! The table never changes: the control plane makes a new one. All lookups are binary searches.
 
+use super::pairs::PairKey;
 use crate::fdb::{PeerIndex, SegmentIndex};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -84,6 +85,8 @@ pub struct Peers {
     members: Box<[PeerIndex]>,
     /// Copies that a flood makes, by segment; at least 1.
     copies: Arc<[u16]>,
+    /// Pairs with a path behind a plain NIC, in order.
+    marked: Box<[PairKey]>,
 }
 
 #[derive(Debug)]
@@ -144,6 +147,18 @@ impl Peers {
         }
         table.members = vec![peer; table.segments.len()].into();
         Ok(table)
+    }
+
+    /// The same, in which these pairs have a path through the network behind a plain NIC.
+    pub fn with_marked(self, mut pairs: Vec<PairKey>) -> Self {
+        pairs.sort_unstable();
+        Self { marked: pairs.into(), ..self }
+    }
+
+    /// Returns whether frames of a pair have a path: switches tell them by a priority in their tag.
+    #[inline]
+    pub fn is_marked(&self, pair: &PairKey) -> bool {
+        self.marked.binary_search(pair).is_ok()
     }
 
     fn enter_members(&mut self) -> Result<(), PeersError> {

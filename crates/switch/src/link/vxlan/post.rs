@@ -51,12 +51,9 @@ impl Rx {
         }
         let outer = Outer::of(frame);
         let to = self.to(frame);
-        let way = match to {
-            To::Peer(peer) => self.way(frame, Some(peer), longest),
-            To::All if !frame.headers.dst.is_group() => self.way(frame, None, longest),
-            To::All | To::Nowhere => None,
-        };
-        if let Some(way) = way {
+        if let To::Peer(peer) = to
+            && let Some(way) = self.way(frame, peer, longest)
+        {
             return self.post_by_rdma(frame, way, &outer);
         }
         match to {

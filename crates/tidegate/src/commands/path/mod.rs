@@ -97,7 +97,8 @@ fn overview(mut paths: Vec<Path>) -> String {
             duration(path.bound),
             path.level.to_string(),
             path.links.len().to_string(),
-            count(path.misses),
+            // Nothing judges the arrival of frames without a stamp.
+            path.request.key.udp().map_or_else(|| "-".into(), |_| count(path.misses)),
         ]);
     }
     table.render()

@@ -8,7 +8,7 @@ use super::name;
 use crate::network::reach::Reach;
 use std::net::IpAddr;
 use tidegate_contract::{Bytes, Nanos, Rate};
-use tidegate_controller_api::{Key, PathRequest};
+use tidegate_controller_api::{Key, PathRequest, UdpKey};
 
 pub const EXAMPLE: &str = "\
 Example: tidegate path request 'a1>b1' --source h1 --target h2 --source-address 10.1.0.1 \\
@@ -108,12 +108,12 @@ impl Args {
                 remote: remote.into(),
                 source: self.source.clone(),
                 target: self.target.clone(),
-                key: Key {
+                key: Key::Udp(UdpKey {
                     source: from,
                     target: to,
                     source_port: self.source_port,
                     target_port: self.target_port,
-                },
+                }),
                 dscp: self.dscp,
                 rate: self.rate.bits(),
                 burst: self.burst.get(),

@@ -6,7 +6,7 @@
 
 use crate::format::{count, duration, rate, size};
 use std::fmt::Write;
-use tidegate_controller_api::{Path, PathState};
+use tidegate_controller_api::{Key, Path, PathState};
 
 /// Returns the name of a state.
 pub fn state(state: PathState) -> &'static str {
@@ -19,30 +19,40 @@ pub fn state(state: PathState) -> &'static str {
     }
 }
 
+/// Returns whether it is between plain NICs: switches take no other frames of these than those of paths.
+fn key_is_plain(path: &Path) -> bool {
+    path.request.key.udp().is_none()
+}
+
 pub fn text(path: &Path) -> String {
     let request = &path.request;
-    let key = &request.key;
+    let (from, to, mark, misses) = match &request.key {
+        Key::Udp(key) => (
+            format!("{}, UDP port {}", key.source, key.source_port),
+            format!("{}, UDP port {}", key.target, key.target_port),
+            format!("DSCP {}", request.dscp),
+            count(path.misses),
+        ),
+        Key::Ethernet(key) => (
+            format!("{}, VLAN {}", key.source_mac, key.vlan),
+            format!("{}, VLAN {}", key.target_mac, key.vlan),
+            format!("priority {} in the tag", key.priority),
+            "not measured: frames of a plain NIC have no stamp".into(),
+        ),
+    };
     let meaning = match path.state {
         PathState::Installing => "switches do not have all of it yet",
         PathState::Active => "its frames take it",
         PathState::Moving => "its frames take it, and soon another way",
+        PathState::Broken if key_is_plain(path) => "no way fits, its frames do not pass",
         PathState::Broken => "no way fits, its frames are best effort",
         PathState::Violated => "its frames are late, and nothing helps",
     };
     let facts = [
         ("state", format!("{}: {meaning}", state(path.state))),
-        (
-            "from",
-            format!("{} on {} ({}, UDP port {})", request.vnic, request.source, key.source, key.source_port),
-        ),
-        (
-            "to",
-            format!(
-                "{} on {} ({}, UDP port {})",
-                request.remote, request.target, key.target, key.target_port
-            ),
-        ),
-        ("mark", format!("DSCP {}", request.dscp)),
+        ("from", format!("{} on {} ({from})", request.vnic, request.source)),
+        ("to", format!("{} on {} ({to})", request.remote, request.target)),
+        ("mark", mark),
         ("rate", rate(request.rate as f64)),
         ("burst", format!("{}, {} at the far host", size(request.burst), size(path.far_burst))),
         ("frames", format!("{} to {}", size(request.smallest_frame), size(request.largest_frame))),
@@ -52,7 +62,7 @@ pub fn text(path: &Path) -> String {
         ),
         ("level", format!("{}{}", path.level, if path.level == 0 { ", the most urgent" } else { "" })),
         ("tag", format!("VLAN {}, generation {}", path.tag, path.generation)),
-        ("misses", count(path.misses)),
+        ("misses", misses),
     ];
     let mut out = format!("{}\n", path.name);
     for (key, value) in facts {
@@ -96,5 +106,27 @@ a1>b1
   because  12 frames late
 "
         );
+    }
+
+    #[test]
+    fn a_path_of_a_plain_nic_has_no_misses() {
+        let mut path = path();
+        path.request.key = Key::Ethernet(tidegate_controller_api::EthernetKey {
+            vlan: 42,
+            priority: 5,
+            source_mac: "02:00:00:00:0a:01".into(),
+            target_mac: "02:00:00:00:0b:01".into(),
+        });
+        path.state = PathState::Broken;
+        let text = text(&path);
+        for line in [
+            "state    broken: no way fits, its frames do not pass",
+            "from     a1 on h1 (02:00:00:00:0a:01, VLAN 42)",
+            "to       b1 on h2 (02:00:00:00:0b:01, VLAN 42)",
+            "mark     priority 5 in the tag",
+            "misses   not measured: frames of a plain NIC have no stamp",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::simulated::Fate;
 
-/// A send or a receive that names no memory of the device (IBV_WC_LOC_PROT_ERR).
+/// The memory of a send or a receive is gone (IBV_WC_LOC_PROT_ERR).
 const PROTECTION: Status = Status::Failed(4);
 
 #[test]
@@ -62,45 +62,54 @@ fn a_buffer_that_is_too_short_fails_the_receive() {
 }
 
 #[test]
-fn memory_that_is_not_the_devices_is_neither_read_nor_written() {
-    for (what, bytes) in [("beyond the end", 4096), ("overflowing", usize::MAX)] {
-        let (_, a, b) = sides();
-        let to = a.to(&b);
-        let send = Send {
-            id: 9,
-            region: &a.region,
-            from: bytes,
-            len: 1,
-            is_signalled: false,
-            to: &to,
-            queue_pair: b.pair.number(),
-            q_key: KEY,
-        };
-        // SAFETY: no byte of it is in a region.
-        unsafe { a.pair.post_send(&[send]) }.unwrap();
-        assert_eq!(done(&a.sends), [(9, PROTECTION)], "{what}");
-        let receive = Receive { id: 8, region: &a.region, from: bytes, len: BUFFER };
-        let next = Side::new(&Fabric::new(), "192.0.2.1");
-        // SAFETY: the same; the region is of another fabric's device as well.
-        unsafe { next.pair.post_receive(&[receive]) }.unwrap();
-        next.send(&next, b"x");
-        assert_eq!(done(&next.receives), [(8, PROTECTION)], "{what}");
-    }
+fn bytes_that_are_not_the_devices_are_refused() {
     let (_, a, b) = sides();
-    let to = a.to(&b);
-    let send = Send {
+    let elsewhere = Side::new(&Fabric::new(), "192.0.2.1");
+    let (to, number) = (a.to(&b), b.pair.number());
+    let send = |region, from, to, q_key| Send {
         id: 9,
-        region: &b.region,
-        from: 0,
+        region,
+        from,
         len: 1,
-        is_signalled: false,
-        to: &to,
-        queue_pair: b.pair.number(),
-        q_key: KEY,
+        is_signalled: true,
+        to,
+        queue_pair: number,
+        q_key,
     };
-    // SAFETY: the region is of another device, which reads nothing there.
-    unsafe { a.pair.post_send(&[send]) }.unwrap();
-    assert_eq!(done(&a.sends), [(9, PROTECTION)], "a region of another device");
+    let (good, end) = (send(&a.region, 0, &to, KEY), a.region.len());
+    let far = b.to(&a);
+    for (what, bad) in [
+        ("beyond the end", send(&a.region, end, &to, KEY)),
+        ("overflowing", send(&a.region, usize::MAX, &to, KEY)),
+        ("of another device", send(&b.region, 0, &to, KEY)),
+        ("of another fabric", send(&elsewhere.region, 0, &to, KEY)),
+        ("an address of another device", send(&a.region, 0, &far, KEY)),
+        ("a privileged key", send(&a.region, 0, &to, 1 << 31)),
+    ] {
+        // SAFETY: the test writes to no memory.
+        let (taken, error) = unsafe { a.pair.post_send(&[good, bad, good]) }.unwrap_err();
+        assert_eq!((taken, done(&a.sends)), (1, vec![(9, Status::Success)]), "{what}");
+        assert!(matches!(error, Error::Call { .. } | Error::QKey(_)), "{what}: {error}");
+    }
+    for (region, from) in [(&a.region, end - BUFFER as usize + 1), (&b.region, 0), (&elsewhere.region, 0)] {
+        // SAFETY: the test reads no memory.
+        let refused = unsafe { a.pair.post_receive(&[Receive { id: 8, region, from, len: BUFFER }]) };
+        assert_eq!(refused.unwrap_err().0, 0);
+    }
+}
+
+#[test]
+fn memory_that_is_gone_is_neither_read_nor_written() {
+    let (_, mut a, mut b) = sides();
+    let new = |side: &Side| Region::new(&side.device, 1).unwrap();
+    b.region = new(&b);
+    a.post_send(&b, 0, b"x", true).unwrap();
+    assert_eq!((done(&a.sends), done(&b.receives)[0]), (vec![(0, Status::Success)], (0, PROTECTION)));
+    a.orders.pause();
+    a.post_send(&b, 0, b"x", false).unwrap();
+    a.region = new(&a);
+    a.orders.resume();
+    assert_eq!(done(&a.sends), [(0, PROTECTION)]);
 }
 
 #[test]

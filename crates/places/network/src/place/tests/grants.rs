@@ -1,6 +1,7 @@
 //! What a grant is worth, and what becomes of paths and registrations around it.
 
 use super::*;
+use tidegate_controller_api::Key;
 
 fn pair() -> Pair {
     Pair::new("net0", "plc1", "plc9")
@@ -114,7 +115,8 @@ fn paths_that_no_contract_wants_are_released() {
         {
             let mut path = there.clone();
             path.request.vnic = vnic.into();
-            (path.request.source, path.request.key.source_port) = (source.into(), 50_000);
+            let Key::Udp(key) = &mut path.request.key else { panic!("{path:?}") };
+            (path.request.source, key.source_port) = (source.into(), 50_000);
             (path.name, path.lasting) = (path.request.name(), lasting);
             paths.insert(path.name.clone(), path);
         }

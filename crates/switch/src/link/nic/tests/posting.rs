@@ -7,6 +7,7 @@ use crate::link::nic::wire::{ADDRESSES, TAG};
 use crate::link::nic::{Device, Rx, Setup, halves};
 use crate::link::reading::Reads;
 use crate::link::vxlan::Peers;
+use crate::link::vxlan::pairs::PairKey;
 use crate::link::vxlan::tests::scene::{PORT, SEGMENT, Sent, asking, plain};
 use crate::link::{Posted, Taken};
 use crate::slots::NEVER;
@@ -50,6 +51,37 @@ fn numbered(number: u8, deadline: u64) -> Sent {
     let mut sent = plain(&bytes);
     sent.frame.deadline = deadline;
     sent
+}
+
+/// Returns priorities and VLANs of frames that left.
+fn tags(theirs: &UnixDatagram) -> Vec<(u8, u8)> {
+    let next = || {
+        let mut bytes = vec![0; 70_000];
+        let len = theirs.recv(&mut bytes).ok()?;
+        let tag = &bytes[VnetHdr::LEGACY_LEN + ADDRESSES..len][..TAG];
+        Some((tag[2] >> 5, tag[3]))
+    };
+    std::iter::from_fn(next).collect()
+}
+
+#[test]
+fn a_frame_with_a_deadline_and_a_path_has_its_priority() {
+    let (_tx, mut rx, _fdb, theirs) = link();
+    let sent = |rx: &mut Rx, deadline: u64| {
+        assert_eq!(rx.post(&numbered(1, deadline).frame), Posted::Done);
+        rx.flush();
+        tags(&theirs)
+    };
+    assert_eq!(sent(&mut rx, u64::MAX - 1), [(0, VLAN as u8)], "no path");
+    let of = |local, remote| {
+        let peers = Peers::of_nic(PeerIndex::new(5).unwrap(), &[(SEGMENT.0, VLAN)]).unwrap();
+        Arc::new(peers.with_marked(vec![PairKey::new(SEGMENT.0, local, remote)]))
+    };
+    drop(rx.set_peers(of(testing::SRC, testing::DST)));
+    assert_eq!(sent(&mut rx, u64::MAX - 1), [(5, VLAN as u8)]);
+    assert_eq!(sent(&mut rx, NEVER), [(0, VLAN as u8)], "best effort in this host, too");
+    drop(rx.set_peers(of(testing::DST, testing::SRC)));
+    assert_eq!(sent(&mut rx, u64::MAX - 1), [(0, VLAN as u8)], "another pair's path");
 }
 
 #[test]

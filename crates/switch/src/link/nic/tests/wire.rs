@@ -2,11 +2,11 @@
 
 use crate::frame::VnetHdr;
 use crate::frame::testing::{self, Frame as Spec};
-use crate::link::nic::wire::{ADDRESSES, PACKET, Room, Size, TAG, Written, XDP, write};
+use crate::link::nic::wire::{ADDRESSES, PACKET, Room, Size, TAG, Tci, Written, XDP, write};
 use crate::link::vxlan::tests::scene::{Sent, asking, bytes, on_the_wire, plain};
 use proptest::prelude::*;
 
-const VLAN: u16 = 0xabc;
+const TCI: Tci = Tci::new(0xabc, 5);
 
 /// Room for so many frames, which it keeps.
 struct Frames(usize, Vec<(Vec<u8>, Size)>);
@@ -24,7 +24,7 @@ impl Room for Frames {
 /// Takes the tag out of a frame.
 fn untagged(frame: &[u8]) -> Vec<u8> {
     let (addresses, rest) = frame.split_at(ADDRESSES);
-    assert_eq!(rest[..TAG], [0x81, 0, 0x0a, 0xbc]);
+    assert_eq!(rest[..TAG], [0x81, 0, 0xaa, 0xbc], "priority 5");
     [addresses, &rest[TAG..]].concat()
 }
 
@@ -38,7 +38,7 @@ proptest! {
     fn without_the_tag_a_frame_is_the_sent_one(spec in testing::frame(), size in prop::option::of(100..400u16)) {
         let sent = asks(&spec, size);
         let mut room = Frames(1, vec![]);
-        prop_assert_eq!(write(&sent.frame, VLAN, &PACKET, &mut room), Written::All);
+        prop_assert_eq!(write(&sent.frame, TCI, &PACKET, &mut room), Written::All);
         let (written, length) = &room.1[0];
         let (header, frame) = written.split_at(VnetHdr::LEGACY_LEN);
         let header = VnetHdr::read_legacy(header).unwrap();
@@ -56,7 +56,7 @@ proptest! {
     fn a_device_without_abilities_gets_finished_frames(spec in testing::frame(), size in prop::option::of(100..400u16)) {
         let sent = asks(&spec, size);
         let mut room = Frames(usize::MAX, vec![]);
-        prop_assert_eq!(write(&sent.frame, VLAN, &XDP, &mut room), Written::All);
+        prop_assert_eq!(write(&sent.frame, TCI, &XDP, &mut room), Written::All);
         let expected = if spec.tcp { on_the_wire(&sent) } else { vec![spec.build()] };
         let got: Vec<_> = room.1.iter().map(|(frame, _)| untagged(frame)).collect();
         prop_assert_eq!(&got, &expected);
@@ -71,6 +71,6 @@ fn segments_without_room_are_told() {
     for (most, written) in
         [(0, Written::NoRoom), (1, Written::Part(1000)), (2, Written::Part(2000)), (3, Written::All)]
     {
-        assert_eq!(write(&sent.frame, VLAN, &XDP, &mut Frames(most, vec![])), written);
+        assert_eq!(write(&sent.frame, TCI, &XDP, &mut Frames(most, vec![])), written);
     }
 }

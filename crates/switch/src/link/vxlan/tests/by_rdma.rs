@@ -4,7 +4,7 @@ use super::*;
 use crate::fdb::Destination;
 use crate::frame::VnetHdr;
 use crate::link::rdma::testing::{Side, sides, tables};
-use crate::link::rdma::{Tables, longest_frame};
+use crate::link::rdma::{MemberEntry, Tables, longest_frame};
 use crate::link::vxlan::pair_counts::PairCounts;
 use crate::link::vxlan::pairs::*;
 use crate::slots::NEVER;
@@ -126,6 +126,10 @@ fn frames_without_two_queue_pairs_leave_by_vxlan() {
         frame[at..at + bytes.len()].copy_from_slice(bytes);
         plain(&frame)
     };
+    // A member whose peer the FDB does not know: its announcement alone moves no frame.
+    let member = scene.tables[0].member(SEGMENT.0, testing::DST).unwrap().clone();
+    let other = MemberEntry { mac: Mac([0x52, 0x54, 0, 0, 0, 9]), queue_pair: 999, ..member.clone() };
+    scene.a.rx.set_rdma(Arc::new(Tables::new(scene.tables[0].pairs().to_vec(), vec![member, other])));
     let by_vxlan =
         [with(0, &[0xff; 6]), with(0, &[0x52, 0x54, 0, 0, 0, 9]), with(6, &[0x52, 0x54, 0, 0, 0, 9]), {
             let mut sent = plain(&frame);

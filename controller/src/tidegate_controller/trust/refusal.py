@@ -1,7 +1,7 @@
 """Why a request of a host was not done.
 
 ```text
- Enrolment, Keyring, Roll ─▶ Problem(code, message) ─▶ API: status, body
+ Enrolment, Keyring, Roll ─▶ Refusal(code, message) ─▶ API: status, body
 ```
 """
 
@@ -10,7 +10,7 @@ from typing import Literal
 Code = Literal["invalid", "unauthorized", "forbidden", "busy"]
 
 
-class Problem(Exception):
+class Refusal(Exception):
     """`code` is one of the API's; `message` says what was wrong and what to do."""
 
     def __init__(self, code: Code, message: str) -> None:

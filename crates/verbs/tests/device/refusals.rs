@@ -1,0 +1,230 @@
+//! What a real device, its kernel or this crate refuses, with which words, and that all goes on afterwards.
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tidegate_verbs::conformance::{End, check_all as conform};
+use tidegate_verbs::{
+    Address, Completion, CompletionQueue, Depths, Device, Error, GRH, LARGEST_Q_KEY, Library, QueuePair,
+    Receive, Region, Send, Status,
+};
+
+const KEY: u32 = 7;
+const DEPTHS: Depths = Depths { send: 8, receive: 8 };
+
+struct Parts {
+    region: Arc<Region>,
+    sends: Arc<CompletionQueue>,
+    receives: Arc<CompletionQueue>,
+    pair: QueuePair,
+}
+
+impl Parts {
+    fn new(device: &Arc<Device>) -> Self {
+        let queue = || CompletionQueue::new(device, 256).unwrap();
+        let (region, sends, receives) = (Region::new(device, 8192).unwrap(), queue(), queue());
+        let pair = QueuePair::new(device, &sends, &receives, DEPTHS, KEY).unwrap();
+        Self { region, sends, receives, pair }
+    }
+
+    fn send<'a>(&'a self, to: &'a Address) -> Send<'a> {
+        let queue_pair = self.pair.number();
+        Send { id: 1, region: &self.region, from: 0, len: 64, is_signalled: true, to, queue_pair, q_key: KEY }
+    }
+
+    fn receive(&self) -> Receive<'_> {
+        Receive { id: 2, region: &self.region, from: 4096, len: 4096 }
+    }
+}
+
+/// Runs all checks. The process gets a small limit on its locked memory.
+///
+/// # Panics
+/// Something is not refused, or not with the right words.
+pub fn check_all(library: &Arc<Library>, a: &End, b: &End) {
+    unknown_devices(library, a);
+    sizes(&a.device);
+    bytes_beyond_a_region(a, b);
+    parts_of_another_opening(library, a, b);
+    keys(a, b);
+    full_queues(a);
+    addresses(a);
+    short_buffers(a, b);
+    locked_memory(&a.device);
+    conform(a, b);
+}
+
+fn unknown_devices(library: &Arc<Library>, a: &End) {
+    for name in ["", "nonesuch0", "../uverbs0", "rxe0\0"] {
+        let error = library.open(name).unwrap_err();
+        assert!(
+            matches!(error, Error::NoDevice { .. }) && error.to_string().contains(a.device.name()),
+            "{error}"
+        );
+    }
+}
+
+fn sizes(device: &Arc<Device>) {
+    for entries in [0, u32::MAX, i32::MAX as u32] {
+        let error = CompletionQueue::new(device, entries).unwrap_err().to_string();
+        assert!(error.starts_with("ibv_create_cq: "), "{entries}: {error}");
+    }
+    let queue = CompletionQueue::new(device, 16).unwrap();
+    for depths in [Depths { send: u32::MAX, receive: 8 }, Depths { send: 8, receive: u32::MAX }] {
+        let error = QueuePair::new(device, &queue, &queue, depths, KEY).unwrap_err().to_string();
+        assert!(error.starts_with("ibv_create_qp: "), "{depths:?}: {error}");
+    }
+    for bytes in [0, usize::MAX] {
+        let error = Region::new(device, bytes).unwrap_err().to_string();
+        assert!(error.starts_with("mmap: "), "{bytes}: {error}");
+    }
+}
+
+/// Asserts that requests were refused as invalid, after so many.
+fn refused(posted: Result<(), (usize, Error)>, after: usize) {
+    let (taken, error) = posted.unwrap_err();
+    let is_invalid =
+        matches!(&error, Error::Call { error, .. } if error.raw_os_error() == Some(libc::EINVAL));
+    assert!(taken == after && is_invalid, "{taken}: {error}");
+}
+
+fn bytes_beyond_a_region(a: &End, b: &End) {
+    let parts = Parts::new(&a.device);
+    let to = Address::new(&a.device, a.gid, b.address, 0).unwrap();
+    for (from, len) in [(8192, 1), (8191, 2), (usize::MAX, 1), (usize::MAX - 3, u32::MAX), (0, 8193)] {
+        let send = Send { from, len, is_signalled: false, ..parts.send(&to) };
+        let receive = Receive { from, len, ..parts.receive() };
+        // SAFETY: none is taken.
+        unsafe {
+            refused(parts.pair.post_send(&[send]), 0);
+            refused(parts.pair.post_receive(&[receive]), 0);
+        }
+    }
+    let wrong = Receive { from: 8192, ..parts.receive() };
+    // SAFETY: the first one's bytes are never read.
+    unsafe { refused(parts.pair.post_receive(&[parts.receive(), wrong, parts.receive()]), 1) };
+}
+
+/// A device that was opened twice has nothing in common with itself: its objects are told apart, too.
+fn parts_of_another_opening(library: &Arc<Library>, a: &End, b: &End) {
+    let other = library.open(a.device.name()).unwrap();
+    let (ours, theirs) = (Parts::new(&a.device), Parts::new(&other));
+    let to = Address::new(&a.device, a.gid, b.address, 0).unwrap();
+    let to_of_theirs = Address::new(&other, a.gid, b.address, 0).unwrap();
+    // SAFETY: none is taken.
+    unsafe {
+        refused(ours.pair.post_send(&[ours.send(&to_of_theirs)]), 0);
+        refused(ours.pair.post_send(&[Send { region: &theirs.region, ..ours.send(&to) }]), 0);
+        refused(ours.pair.post_receive(&[theirs.receive()]), 0);
+    }
+    let error = QueuePair::new(&a.device, &theirs.sends, &ours.receives, DEPTHS, KEY).unwrap_err();
+    assert!(error.to_string().contains("another device"), "{error}");
+}
+
+fn keys(a: &End, b: &End) {
+    let parts = Parts::new(&a.device);
+    let to = Address::new(&a.device, a.gid, b.address, 0).unwrap();
+    let send = Send { q_key: LARGEST_Q_KEY + 1, ..parts.send(&to) };
+    // SAFETY: none is taken.
+    let (taken, error) = unsafe { parts.pair.post_send(&[send]) }.unwrap_err();
+    assert!(taken == 0 && matches!(error, Error::QKey(0x8000_0000)), "{error}");
+    let words = error.to_string();
+    assert!(
+        words.contains("0x80000000") && words.contains("EPERM") && words.contains("0x7fffffff"),
+        "{words}"
+    );
+}
+
+fn full_queues(a: &End) {
+    let parts = Parts::new(&a.device);
+    let many = vec![parts.receive(); 1000];
+    // SAFETY: the bytes are never read.
+    let (taken, error) = unsafe { parts.pair.post_receive(&many) }.unwrap_err();
+    // A device may have more room than asked for.
+    assert!((DEPTHS.receive as usize..many.len()).contains(&taken), "{taken}: {error}");
+    assert!(error.to_string().starts_with("ibv_post_recv: "), "{error}");
+    // What was taken is flushed, and no more.
+    parts.pair.fail().unwrap();
+    let done = completions(&parts.receives, taken);
+    assert!(done.iter().all(|done| (done.id, done.status) == (2, Status::Flushed)));
+    assert_eq!(parts.receives.poll(&mut [Completion::default()]).unwrap(), 0);
+}
+
+fn addresses(a: &End) {
+    let nowhere: IpAddr =
+        if a.address.is_ipv4() { [192, 0, 2, 1].into() } else { [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into() };
+    for (from, to) in [(200, a.address), (a.gid, nowhere)] {
+        let error = Address::new(&a.device, from, to, 0).unwrap_err().to_string();
+        assert!(error.starts_with("ibv_create_ah: "), "{error}");
+    }
+}
+
+/// A datagram longer than its buffer costs the receiver its queue pair; one longer than the MTU never leaves.
+fn short_buffers(a: &End, b: &End) {
+    let (from, to, next) = (Parts::new(&a.device), Parts::new(&b.device), Parts::new(&b.device));
+    let address = Address::new(&a.device, a.gid, b.address, 0).unwrap();
+    let long = Region::new(&a.device, 16384).unwrap();
+    let send = |send: Send<'_>| {
+        // SAFETY: the bytes are never written.
+        unsafe { from.pair.post_send(&[send]) }.unwrap();
+        completions(&from.sends, 1);
+    };
+    // SAFETY: the bytes are never read.
+    unsafe {
+        to.pair.post_receive(&[Receive { len: 64, ..to.receive() }, to.receive()]).unwrap();
+        next.pair.post_receive(&[next.receive()]).unwrap();
+    }
+    send(Send { queue_pair: to.pair.number(), ..from.send(&address) });
+    let done = completions(&to.receives, 2);
+    assert!(matches!(done[0].status, Status::Failed(_)), "{done:?}");
+    assert_eq!(done[1].status, Status::Flushed, "the queue pair is in the error state");
+
+    let queue_pair = next.pair.number();
+    send(Send { region: &long, len: 5000, queue_pair, ..from.send(&address) });
+    send(Send { queue_pair, ..from.send(&address) });
+    let done = completions(&next.receives, 1);
+    assert_eq!((done[0].status, done[0].bytes), (Status::Success, 64 + GRH as u32), "the short one");
+}
+
+/// Waits for so many completions.
+fn completions(queue: &CompletionQueue, count: usize) -> Vec<Completion> {
+    let (mut all, end) = (vec![], Instant::now() + Duration::from_secs(20));
+    while all.len() < count {
+        let mut some = [Completion::default(); 64];
+        let found = queue.poll(&mut some).unwrap();
+        all.extend_from_slice(&some[..found]);
+        assert!(Instant::now() < end, "{} of {count} completions", all.len());
+    }
+    all
+}
+
+fn locked_memory(device: &Arc<Device>) {
+    let limit = 1 << 20;
+    setrlimit(Resource::Memlock, Rlimit { current: Some(limit), maximum: Some(limit) }).unwrap();
+    let error = Region::new(device, 2 << 20).unwrap_err().to_string();
+    assert!(error.contains("ibv_reg_mr") && error.contains("RLIMIT_MEMLOCK"), "{error}");
+    // The failed one is not counted any more.
+    for _ in 0..4 {
+        Region::new(device, 256 << 10).unwrap();
+    }
+}
+
+/// Checks that a device which root opened takes no sends of another user, and that this is told.
+///
+/// # Errors
+/// Of `become_user`.
+///
+/// # Panics
+/// A send is taken.
+pub fn foreign_user<E>(a: &End, b: &End, become_user: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    let parts = Parts::new(&a.device);
+    let to = Address::new(&a.device, a.gid, b.address, 0).unwrap();
+    become_user()?;
+    // SAFETY: the bytes are never written.
+    let (_, error) = unsafe { parts.pair.post_send(&[parts.send(&to)]) }.unwrap_err();
+    let is_access = matches!(&error, Error::Call { error, .. } if error.raw_os_error() == Some(libc::EACCES));
+    assert!(is_access, "{error}");
+    assert_eq!(parts.sends.poll(&mut [Completion::default()]).unwrap(), 0);
+    Ok(())
+}
