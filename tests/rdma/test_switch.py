@@ -1,7 +1,7 @@
 """Frames by RDMA between two switches, in one guest over one device of soft-RoCE.
 
-Each switch and its agent are in a network namespace, joined to the other's. The device is in the first one, and
-has both addresses: it needs no namespace.
+Each switch and its agent are in a network namespace, joined to the other's. The device is in the first one,
+with both addresses: it needs no namespace.
 
 ```text
  guest: a ─ switch 1 ─ queue pair ─ rxe0: 192.0.2.1 ═ loop ═ rxe0: 192.0.2.2 ─ queue pair ─ switch 2 ─ b
