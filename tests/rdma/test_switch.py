@@ -81,6 +81,11 @@ class Pair:
         pairs = self.rdma(number)["pairs"]
         return pairs[0].get("queue_pair") if pairs else None
 
+    def settled(self, number: int) -> int:
+        """The queue pair of host `number`'s vNIC, once there is one."""
+        self.hosts[number - 1].wait("a queue pair", lambda: self.queue_pair(number) is not None)
+        return self.queue_pair(number) or 0
+
     def knows(self, number: int) -> bool:
         """Whether host `number` reaches the other's vNIC by RDMA."""
         member = [m for m in self.rdma(number)["members"] if m["mac"] == mac(3 - number)]
@@ -164,9 +169,10 @@ def test_frames_go_by_rdma(pair: Pair) -> None:
         assert "denied system call" not in pair.guest.run(f"cat {host.folder}/switch.log")
 
 
+@pytest.mark.nightly
 def test_a_killed_switch_gets_new_queue_pairs(pair: Pair) -> None:
     """Its former one ends with it; frames find the new one."""
-    former = pair.queue_pair(2)
+    former = pair.settled(2)
     pair.hosts[1].kill_switch()
     # Nothing else has a descriptor of the device for it: one switch, one queue pair.
     pair.hosts[1].wait("its queue pair is gone", lambda: len(queue_pairs(pair.guest)) == 1)
@@ -175,10 +181,11 @@ def test_a_killed_switch_gets_new_queue_pairs(pair: Pair) -> None:
     pair.exchange()
 
 
+@pytest.mark.nightly
 def test_an_upgrade_makes_new_queue_pairs(pair: Pair) -> None:
     """The successor opens the device anew."""
     host = pair.hosts[1]
-    former = pair.queue_pair(2)
+    former = pair.settled(2)
     socket = f"{host.folder}/switch.sock"
     command = f"{BINARY} switch --replace --detach --socket {socket} {OPTIONS}"
     pair.guest.run(f"{command} >>{host.folder}/switch.log 2>&1 </dev/null")
