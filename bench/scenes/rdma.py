@@ -86,7 +86,7 @@ class Ends:
 
             def by_rdma(host: GuestHost = host, far: str = far) -> bool:
                 ways = host.vnic(RDMA).get("rdma", {}).get("ways", [])
-                return any(way["mac"] == far for way in ways)
+                return any(way["mac"] == far and "vxlan_because" not in way for way in ways)
 
             host.wait("a way by RDMA", by_rdma)
             self.end(3 - number)

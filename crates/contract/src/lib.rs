@@ -11,6 +11,7 @@
 //! - [`units`]: rates, sizes and durations with their units
 //! - [`address`]: MAC addresses, IP prefixes, segments
 //! - [`vnic`]: the contract itself
+//! - [`rdma`]: what fits into a datagram of RDMA
 //! - [`queueing`]: the order in which frames wait for a rate
 //! - [`host`]: the host's declarations
 //! - [`cores`]: CPUs for the work of frames, and flows for them

@@ -2,13 +2,12 @@
 //!
 //! ```text
 //!  vNIC: attachment, mtu ─────────────────────────────▶ Problem
-//!  uplink: kind, name of a device ────────────────────▶ Problem
+//!  uplink: name of a device ──────────────────────────▶ Problem
 //!  vNIC ─ segment ─▶ uplink with `rdma`? keys? no path ─▶ Errors
 //! ```
 
 use super::rules::Rules;
 use super::taken::error_at;
-use super::uplink::without_effect;
 use crate::error::ErrorList;
 use crate::rdma::{LARGEST_MTU, why_too_long};
 use crate::reach::Reach;
@@ -32,12 +31,8 @@ pub(super) fn check_vnic(rules: &mut Rules, vnic: &Vnic) {
     }
 }
 
-/// Checks one uplink by itself.
-pub(super) fn check_uplink(rules: &mut Rules, uplink: &Uplink) {
-    let Some(device) = &uplink.rdma else { return };
-    if uplink.is_plain() {
-        rules.add_problem("rdma", without_effect(uplink.kind));
-    }
+/// Checks the name of a device.
+pub(super) fn check_device(rules: &mut Rules, device: &str) {
     let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if device.is_empty() || device.len() > NAME || !device.chars().all(is_name) || device.starts_with('.') {
         let message = format!(

@@ -68,7 +68,12 @@ impl Uplink {
                 rules.add_problem(key, message);
             }
         }
-        rdma::check_uplink(&mut rules, self);
+        if let Some(device) = &self.rdma {
+            if self.is_plain() {
+                rules.add_problem("rdma", without_effect(self.kind));
+            }
+            rdma::check_device(&mut rules, device);
+        }
         if self.notice_port == self.port {
             rules.add_problem("notice-port", format!("{} is port, too; notices need another one", self.port));
         }

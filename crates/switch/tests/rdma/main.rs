@@ -159,6 +159,20 @@ fn a_queue_pair_that_fails_is_replaced() {
 }
 
 #[test]
+fn a_datagram_longer_than_its_buffer_costs_the_queue_pair_and_no_more() {
+    let mut two = two();
+    let number = two.sides[1].queue_pair().unwrap();
+    let frame = two.frame(0, 1);
+    let mut forged = two.datagram(0, &frame);
+    forged.bytes.resize(9000, 0);
+    assert_eq!(two.fabric.forge(forged), Fate::BadBuffer);
+    two.until("another one", || two.sides[1].queue_pair().is_some_and(|new| new != number));
+    two.until_members();
+    two.frames_go_by_rdma();
+    assert_eq!(two.sides[1].guest.try_receive(), None);
+}
+
+#[test]
 fn while_a_port_is_down_frames_go_by_vxlan() {
     let mut two = two();
     two.frames_go_by_rdma();

@@ -93,7 +93,7 @@ impl Device {
         work(&mut self.fabric.lock().machines[self.index])
     }
 
-    /// Sets the port's MTU (bytes): longer datagrams vanish, in both directions.
+    /// Sets the port's MTU (bytes): it does not send longer datagrams. Those that arrive are not compared with it.
     pub fn set_mtu(&self, mtu: u32) {
         self.with(|machine| machine.mtu = mtu);
     }

@@ -9,7 +9,7 @@ pub enum Fate {
     Lost,
     /// It waits in the fabric, which was told to hold it.
     Held,
-    /// It is longer than the sending or the receiving port's MTU.
+    /// It is longer than the sending port's MTU.
     TooLong,
     /// No device has its address.
     NoDevice,

@@ -306,9 +306,6 @@ impl Network {
         if !machine.is_active {
             return Fate::Down;
         }
-        if datagram.bytes.len() > machine.mtu as usize {
-            return Fate::TooLong;
-        }
         let number = datagram.queue_pair;
         let Some(pair) = machine.pairs.get_mut(&number) else { return Fate::UnknownQueuePair };
         if pair.has_failed {
