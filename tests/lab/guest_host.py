@@ -17,21 +17,26 @@ from .host import BINARY
 class GuestHost:
     """`tidegate switch` and `tidegate agent` in a guest, in its folder `/run/NAME`."""
 
-    def __init__(self, guest: Guest, name: str, *switch_options: str) -> None:
+    def __init__(self, guest: Guest, name: str, *switch_options: str, netns: str = "") -> None:
+        """Both in network namespace `netns` of the guest, or in its first one."""
         self.guest = guest
         self.folder = f"/run/{name}"
         self._options = " ".join(switch_options)
+        self._inside = f"ip netns exec {netns} " if netns else ""
         guest.run(f"mkdir -p {self.folder}/etc {self.folder}/state && chmod 711 {self.folder}")
         self.start_switch()
         options = f"--switch {self.folder}/switch.sock --state {self.folder}/state --config {self.folder}/etc"
         agent = f"{BINARY} --api {self.folder}/api.sock agent {options} --socket-root {self.folder}"
         self._begin(agent, "agent")
         ready = f"until {self._tidegate('vnic ls')} >/dev/null 2>&1; do sleep 0.1; done"
-        guest.run(ready, timeout=60)
+        ended = guest.try_run(ready, timeout=120)
+        assert ended.status == 0, self.log()
 
     def _begin(self, command: str, name: str) -> None:
         log = f"{self.folder}/{name}.log"
-        self.guest.run(f"(setsid {command} >>{log} 2>&1 </dev/null & echo $! >{self.folder}/{name}.pid)")
+        self.guest.run(
+            f"(setsid {self._inside}{command} >>{log} 2>&1 </dev/null & echo $! >{self.folder}/{name}.pid)"
+        )
 
     def start_switch(self) -> None:
         """Start the switch, and wait for its socket."""

@@ -1,5 +1,8 @@
 """Frames by RDMA between two switches, in one guest over one device of soft-RoCE.
 
+Each switch and its agent are in a network namespace, joined to the other's. The device is in the first one,
+with both addresses: it needs no namespace.
+
 ```text
  guest: a ─ switch 1 ─ queue pair ─ rxe0: 192.0.2.1 ═ loop ═ rxe0: 192.0.2.2 ─ queue pair ─ switch 2 ─ b
               └──────── UDP socket ══════════════════════════════ UDP socket ──────────┘  at first
@@ -44,7 +47,7 @@ class Pair:
 
     def __init__(self, guest: Guest) -> None:
         self.guest = guest
-        self.hosts = [GuestHost(guest, f"h{number}", OPTIONS) for number in (1, 2)]
+        self.hosts = [GuestHost(guest, f"h{number}", OPTIONS, netns=f"h{number}") for number in (1, 2)]
         for number, host in enumerate(self.hosts, 1):
             guest.run(f"umask 077; echo {KEY} >{host.folder}/key")
             guest.run(f"cat >{host.folder}/c.toml <<'EOF'\n{contracts(number, host.folder)}\nEOF")
@@ -69,7 +72,7 @@ class Pair:
 
     def rdma(self, number: int) -> dict[str, Any]:
         """What host `number` says of its uplink's RDMA."""
-        uplink = json.loads(self.hosts[number - 1].run("--json uplink show net0"))
+        uplink = json.loads(self.hosts[number - 1].run("--json uplink net0"))
         # None is known while the switch is away.
         return dict(uplink.get("rdma") or {"pairs": [], "members": []})
 
@@ -77,6 +80,11 @@ class Pair:
         """The queue pair of host `number`'s vNIC."""
         pairs = self.rdma(number)["pairs"]
         return pairs[0].get("queue_pair") if pairs else None
+
+    def settled(self, number: int) -> int:
+        """The queue pair of host `number`'s vNIC, once there is one."""
+        self.hosts[number - 1].wait("a queue pair", lambda: self.queue_pair(number) is not None)
+        return self.queue_pair(number) or 0
 
     def knows(self, number: int) -> bool:
         """Whether host `number` reaches the other's vNIC by RDMA."""
@@ -95,7 +103,7 @@ class Pair:
         trips: list[int] = []
         end = time.monotonic() + 120
         while True:
-            report = json.loads(self.guest.run(self.bench(1, "ask --frame 4050 --count 200"), timeout=120))
+            report = json.loads(self.guest.run(self.bench(1, "ask --frame 1500 --count 200"), timeout=120))
             trips += report["trips"]
             after = [self.rdma(number)["counts"] for number in (1, 2)]
             sent = [now["sent"] - then["sent"] for now, then in zip(after, before, strict=True)]
@@ -110,6 +118,16 @@ class Pair:
         for counts in after:
             assert counts["spoofed"] == counts["malformed"] == 0, after
         self.end(2)
+
+
+def namespaces() -> str:
+    """The commands that make both namespaces, for all but RDMA."""
+    made = [f"ip netns add h{number}" for number in (1, 2)]
+    made.append("ip link add v1 netns h1 mtu 4200 type veth peer name v2 netns h2 mtu 4200")
+    for number in (1, 2):
+        made.append(f"ip -n h{number} addr add {address(number)}/24 dev v{number}")
+        made.append(f"ip -n h{number} link set v{number} up")
+    return " && ".join(made)
 
 
 def mac(number: int) -> str:
@@ -138,22 +156,23 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     )
     need("no tidegate-bench: cargo build", BENCH.exists())
     folder = tmp_path_factory.mktemp("g")
-    with Guest(
-        folder, [unlinked()], cpus=2, memory_mb=1024, modules=MODULES, setup=setup(*map(address, (1, 2)))
-    ) as guest:
+    prepared = f"{setup(*map(address, (1, 2)))} && {namespaces()}"
+    modules = [*MODULES, "veth"]
+    with Guest(folder, [unlinked()], cpus=2, memory_mb=1024, modules=modules, setup=prepared) as guest:
         yield Pair(guest)
 
 
 def test_frames_go_by_rdma(pair: Pair) -> None:
-    """Both ways, at the largest size, from switches without rights that make no forbidden system call."""
+    """Both ways, from switches without rights that make no forbidden system call."""
     pair.exchange()
     for host in pair.hosts:
         assert "denied system call" not in pair.guest.run(f"cat {host.folder}/switch.log")
 
 
+@pytest.mark.nightly
 def test_a_killed_switch_gets_new_queue_pairs(pair: Pair) -> None:
     """Its former one ends with it; frames find the new one."""
-    former = pair.queue_pair(2)
+    former = pair.settled(2)
     pair.hosts[1].kill_switch()
     # Nothing else has a descriptor of the device for it: one switch, one queue pair.
     pair.hosts[1].wait("its queue pair is gone", lambda: len(queue_pairs(pair.guest)) == 1)
@@ -162,10 +181,11 @@ def test_a_killed_switch_gets_new_queue_pairs(pair: Pair) -> None:
     pair.exchange()
 
 
+@pytest.mark.nightly
 def test_an_upgrade_makes_new_queue_pairs(pair: Pair) -> None:
     """The successor opens the device anew."""
     host = pair.hosts[1]
-    former = pair.queue_pair(2)
+    former = pair.settled(2)
     socket = f"{host.folder}/switch.sock"
     command = f"{BINARY} switch --replace --detach --socket {socket} {OPTIONS}"
     pair.guest.run(f"{command} >>{host.folder}/switch.log 2>&1 </dev/null")
