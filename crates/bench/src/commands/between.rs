@@ -22,7 +22,7 @@ use tidegate_contract::Mac;
 use tidegate_frontend::front_end::{FrontEnd, Options};
 
 /// A guest's pause when its ring asks for nothing.
-const PAUSE: Duration = Duration::from_micros(100);
+const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Role {
