@@ -346,7 +346,8 @@ addresses = ["10.0.0.7"]
     #[test]
     fn a_remote_behind_a_plain_nic_is_behind_the_peer_of_the_file() {
         let lan = "[uplink.lan0]\nkind = \"packet\"\ndevice = \"eth1\"\nrate = \"1gbit\"\npeer.lan.segments = [1]\n";
-        let net = NET.replace("[\"net0\"]", "[\"net0\", \"lan0\"]");
+        let without = format!("{HOST}{PEERS}");
+        let net = without.replace("[\"net0\"]", "[\"net0\", \"lan0\"]");
         let offered = |net: &str, remotes: &str| {
             let mut contracts = Contracts::default();
             let text = format!("{net}\n{lan}");
@@ -360,7 +361,7 @@ addresses = ["10.0.0.7"]
             offered(&net, &remote("b1", 1, "lan", ""));
         assert_eq!(differences, Vec::<String>::new());
         assert!(remotes.contains(&("b1".into(), "lan".into())), "{remotes:?}");
-        let (differences, _) = offered(NET, &remote("b1", 1, "lan", ""));
+        let (differences, _) = offered(&without, &remote("b1", 1, "lan", ""));
         assert_eq!(differences, ["[remote.b1]: its host lan is behind no uplink of [controller]"]);
         let (differences, _) =
             offered(&net, &remote("b1", 1, "lan", "").replace("segment = 1", "segment = 2"));
