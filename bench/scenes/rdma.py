@@ -242,8 +242,8 @@ SCENE = Scene(
     title="RDMA between hosts, emulated",
     about=(
         "Two QEMU guests as hosts, with soft-RoCE on one link of MTU 4200: synthetic guests by RDMA and by "
-        "VXLAN, beside perftest's `ib_send_bw` and `ib_send_lat` with unreliable datagrams, in turns. Emulated "
-        "CPUs are many times slower than real ones: ratios count, and the original's rates cannot be shown here."
+        "VXLAN, beside perftest's `ib_send_bw` and `ib_send_lat` in turns. Emulated "
+        "CPUs are many times slower than real ones: ratios count; the original's rates cannot be shown here."
     ),
     order=958,
     run=run,
