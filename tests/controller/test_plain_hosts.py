@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
+from lab.agents_network import SEGMENT
 from lab.host import BINARY
 from lab.namespaces import can_make_namespaces
 from lab.need import need, need_commands
 from lab.ovs import COMMANDS
 from lab.process import wait_for
-from lab.three_hosts import SEGMENT, ThreeHosts, ip, mac
+from lab.three_hosts import ThreeHosts, ip, mac
 
 HOST = """
 [controller]
