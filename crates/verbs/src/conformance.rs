@@ -349,9 +349,9 @@ fn flushed(a: &End, b: &End) {
     a.send(&to, b.pair.number(), KEY, &[b"before"]);
     assert_eq!(b.payloads(1), [b"before"]);
     b.pair.fail().unwrap();
-    let done: Vec<_> =
-        take(&b.receives, 2).iter().map(|done| (done.id, done.status, done.queue_pair)).collect();
-    assert_eq!(done, [1, 2].map(|id| (id, Status::Flushed, b.pair.number())));
+    let flushed =
+        |id| Completion { id, status: Status::Flushed, queue_pair: b.pair.number(), ..Completion::default() };
+    assert_eq!(take(&b.receives, 2), [flushed(1), flushed(2)]);
     a.send(&to, b.pair.number(), KEY, &[b"after"]);
     let next = Side::new(&b.end);
     next.post(1);

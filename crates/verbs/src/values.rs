@@ -67,7 +67,7 @@ pub enum Status {
 pub struct Completion {
     /// The request's `id`.
     pub id: u64,
-    /// What became of it. On failure only `id` and `queue_pair` are valid.
+    /// What became of it. On failure only `id` and `queue_pair` are valid, and the others 0: devices tell no more.
     pub status: Status,
     /// Of a receive; else of a send.
     pub is_receive: bool,

@@ -53,13 +53,16 @@ impl CompletionQueue {
 }
 
 fn completion_of(raw: &WorkCompletion) -> Completion {
+    let failed =
+        |status| Completion { id: raw.wr_id, status, queue_pair: raw.qp_num, ..Completion::default() };
+    match raw.status {
+        COMPLETED => {}
+        COMPLETED_FLUSHED => return failed(Status::Flushed),
+        other => return failed(Status::Failed(other)),
+    }
     Completion {
         id: raw.wr_id,
-        status: match raw.status {
-            COMPLETED => Status::Success,
-            COMPLETED_FLUSHED => Status::Flushed,
-            other => Status::Failed(other),
-        },
+        status: Status::Success,
         is_receive: raw.opcode & COMPLETED_RECEIVE != 0,
         bytes: raw.byte_len,
         queue_pair: raw.qp_num,
@@ -90,8 +93,9 @@ mod tests {
             source: 18,
         };
         assert_eq!(completion_of(&raw), expected);
-        let status = |status| completion_of(&WorkCompletion { status, opcode: 0, ..raw });
-        assert_eq!((status(5).status, status(5).is_receive), (Status::Flushed, false));
-        assert_eq!(status(1).status, Status::Failed(1));
+        for (number, status) in [(5, Status::Flushed), (1, Status::Failed(1))] {
+            let expected = Completion { id: 7, status, queue_pair: 17, ..Completion::default() };
+            assert_eq!(completion_of(&WorkCompletion { status: number, ..raw }), expected);
+        }
     }
 }

@@ -239,8 +239,8 @@ impl Network {
             Ok(bytes) => bytes,
             Err(status) => {
                 let covers = 1 + std::mem::take(&mut pair.untold);
-                let completion = unsuccessful(request.id, status, false, number);
-                self.complete(queue, Told { completion, covers });
+                let completion = unsuccessful(request.id, status, number);
+                self.complete(queue, Told { completion, is_receive: false, covers });
                 return self.fail(device, number);
             }
         };
@@ -260,7 +260,7 @@ impl Network {
         }
         if covers > 0 {
             let completion = Completion { id: request.id, queue_pair: number, ..Completion::default() };
-            self.complete(queue, Told { completion, covers });
+            self.complete(queue, Told { completion, is_receive: false, covers });
         }
     }
 
@@ -330,8 +330,8 @@ impl Network {
             }
         };
         if status != Status::Success {
-            let completion = unsuccessful(request.id, status, true, number);
-            self.complete(queue, Told { completion, covers: 1 });
+            let completion = unsuccessful(request.id, status, number);
+            self.complete(queue, Told { completion, is_receive: true, covers: 1 });
             self.fail(device, number);
             return Fate::BadBuffer;
         }
@@ -343,7 +343,7 @@ impl Network {
             queue_pair: number,
             source: datagram.source,
         };
-        self.complete(queue, Told { completion, covers: 1 });
+        self.complete(queue, Told { completion, is_receive: true, covers: 1 });
         Fate::Delivered
     }
 
@@ -366,8 +366,8 @@ impl Network {
             } else {
                 return;
             };
-            let completion = unsuccessful(id, Status::Flushed, is_receive, number);
-            self.complete(queue, Told { completion, covers });
+            let completion = unsuccessful(id, Status::Flushed, number);
+            self.complete(queue, Told { completion, is_receive, covers });
         }
     }
 
@@ -399,7 +399,7 @@ impl Network {
             *place = told.completion;
             taken += 1;
             let Some(pair) = self.machines[device].pairs.get_mut(&place.queue_pair) else { continue };
-            match place.is_receive {
+            match told.is_receive {
                 true => pair.receives.release(told.covers),
                 false => pair.sends.release(told.covers),
             }

@@ -20,6 +20,8 @@ pub const ENTRIES_MAX: u32 = 1 << 16;
 pub struct Told {
     /// The completion.
     pub completion: Completion,
+    /// Whether it is a receive's, which an unsuccessful completion does not say.
+    pub is_receive: bool,
     /// Requests that are done by it: itself, and sends before it that were not to be told.
     pub covers: u32,
 }
@@ -92,7 +94,7 @@ impl Queue {
     }
 }
 
-/// Returns the completion of a send or a receive that failed or was flushed.
-pub fn unsuccessful(id: u64, status: Status, is_receive: bool, queue_pair: u32) -> Completion {
-    Completion { id, status, is_receive, queue_pair, ..Completion::default() }
+/// Returns the completion of a send or a receive that failed or was flushed: like soft-RoCE's, it says nothing else.
+pub fn unsuccessful(id: u64, status: Status, queue_pair: u32) -> Completion {
+    Completion { id, status, queue_pair, ..Completion::default() }
 }

@@ -132,7 +132,7 @@ impl Incoming {
                 post(&self.tables, &mut self.read, &self.counters);
                 self.read.0 = completion.queue_pair;
             }
-            let Some(at) = pair.take_buffer(completion.id).filter(|_| completion.is_receive) else {
+            let Some(at) = pair.take_buffer(completion.id) else {
                 self.counters.malformed.add(1);
                 continue;
             };

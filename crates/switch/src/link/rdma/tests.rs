@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tidegate_contract::Mac;
 use tidegate_uplink::rdma::{Checksum, Header, header};
 use tidegate_verbs::Status;
-use tidegate_verbs::simulated::Fabric;
+use tidegate_verbs::simulated::{Datagram, Fabric, Fate as Arrival};
 
 const SEGMENT: SegmentIndex = SegmentIndex(3);
 const A: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -188,6 +188,27 @@ fn a_receiving_queue_pair_that_fails_is_told() {
     let mut scene = scene(false);
     let number = scene.tables[1].pairs()[0].number();
     scene.sides[1].device.break_queue_pair(number);
+    assert!(scene.arrived().is_empty());
+    assert!(scene.tables[1].pairs()[0].is_failed());
+    assert_eq!((scene.counters(1).failed_pairs.get(), scene.counters(1).malformed.get()), (1, 0));
+}
+
+/// The device says of a receive that failed which one it was, and no more.
+#[test]
+fn a_datagram_that_is_longer_than_its_buffer_fails_the_queue_pair() {
+    let mut scene = scene(false);
+    let [of_a, of_b] = [0, 1].map(|at| scene.tables[at].pairs()[0].number());
+    let [from, to] = [0, 1].map(|at| scene.sides[at].address);
+    let datagram = Datagram {
+        from,
+        source: of_a,
+        to,
+        queue_pair: of_b,
+        q_key: SEGMENT.0.into(),
+        traffic_class: 0,
+        bytes: vec![0; 5000],
+    };
+    assert_eq!(scene.sides[1].fabric.forge(datagram), Arrival::BadBuffer);
     assert!(scene.arrived().is_empty());
     assert!(scene.tables[1].pairs()[0].is_failed());
     assert_eq!((scene.counters(1).failed_pairs.get(), scene.counters(1).malformed.get()), (1, 0));
