@@ -203,8 +203,7 @@ fn admit<'a>(
 ) -> Result<(Arrived<'a>, u32), DropReason> {
     let (grh, datagram) = datagram.split_first_chunk::<GRH>().ok_or(DropReason::Malformed)?;
     let origin = origin(grh, local).ok_or(DropReason::UnknownPeer)?;
-    let member = tables.sender(origin.source, source).filter(|member| member.segment == pair.segment);
-    let member = member.ok_or(DropReason::UnknownPeer)?;
+    let member = tables.sender(origin.source, source, pair.segment).ok_or(DropReason::UnknownPeer)?;
     let (header, bytes) = Header::read(datagram).map_err(|_| DropReason::Malformed)?;
     let addresses = bytes.first_chunk::<FRAME_MIN>().ok_or(DropReason::Malformed)?;
     if addresses[6..12] != member.mac.0 {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  sending:  port ─▶ pair ─▶ LocalPair       segment, MAC ─▶ member ─▶ queue pair, Q_Key, address handles
-//!  arrival:  number here ─▶ by_number ─▶ LocalPair       address, number there ─▶ sender ─▶ member
+//!  arrival:  number here ─▶ by_number ─▶ LocalPair       address, number there, segment ─▶ sender ─▶ member
 //! ```
 //!
 //! The tables never change: the control plane makes new ones. All lookups are binary searches.
@@ -61,17 +61,19 @@ pub struct Tables {
     numbers: Box<[(u32, u16)]>,
     /// By segment and address.
     members: Box<[(MemberKey, MemberEntry)]>,
-    /// Addresses and numbers of these, with their places.
-    senders: Box<[(IpAddr, u32, u32)]>,
+    /// The queue pairs of these, with their places.
+    senders: Box<[(SenderKey, u32)]>,
 }
 
 /// A segment, and an address in it.
 type MemberKey = (SegmentIndex, [u8; 6]);
+/// The address and number of a queue pair, and the segment in which it was announced: what is announced in another
+/// segment, under that one's key, hides none.
+type SenderKey = (IpAddr, u32, SegmentIndex);
 
 impl Tables {
     /// Returns the tables of these. Of several pairs of one port, the last counts, of all pairs as many as a
-    /// [lane has](PAIRS); of several members of one address in a
-    /// segment, or of one queue pair, the first.
+    /// [lane has](PAIRS); of several members of one address, or of one queue pair, in a segment, the first.
     pub fn new(mut pairs: Vec<Arc<LocalPair>>, members: Vec<MemberEntry>) -> Self {
         // The sort is stable.
         pairs.reverse();
@@ -86,10 +88,10 @@ impl Tables {
         members.dedup_by_key(|(key, _)| *key);
         let mut senders: Vec<_> = (0..)
             .zip(&members)
-            .map(|(at, (_, member))| (member.address.to_canonical(), member.queue_pair, at))
+            .map(|(at, (_, member))| ((member.address.to_canonical(), member.queue_pair, member.segment), at))
             .collect();
         senders.sort_unstable();
-        senders.dedup_by_key(|(address, number, _)| (*address, *number));
+        senders.dedup_by_key(|(key, _)| *key);
         Self {
             pairs: pairs.into(),
             numbers: numbers.into(),
@@ -135,12 +137,12 @@ impl Tables {
         self.members.get(place).map(|(_, member)| member)
     }
 
-    /// Returns the member whose datagrams come from this address and queue pair.
+    /// Returns the member of a segment whose datagrams come from this address and queue pair.
     #[inline]
-    pub fn sender(&self, address: IpAddr, number: u32) -> Option<&MemberEntry> {
-        let key = (address.to_canonical(), number);
-        let at = self.senders.binary_search_by_key(&key, |(address, number, _)| (*address, *number)).ok()?;
-        self.at(self.senders[at].2 as usize)
+    pub fn sender(&self, address: IpAddr, number: u32, segment: SegmentIndex) -> Option<&MemberEntry> {
+        let key = (address.to_canonical(), number, segment);
+        let at = self.senders.binary_search_by_key(&key, |(key, _)| *key).ok()?;
+        self.at(self.senders[at].1 as usize)
     }
 
     /// Returns the queue pairs, by port.

@@ -280,10 +280,11 @@ fn of_several_entries_one_counts() {
     assert!(tables.by_number(pairs[0].number()).is_none() && tables.by_number(pairs[2].number()).is_some());
     for (mac, pair) in [(A, &there[0]), (B, &there[1])] {
         assert_eq!(tables.member(SEGMENT, mac).unwrap().queue_pair, pair.number());
-        assert_eq!(tables.sender(sides[1].address, pair.number()).unwrap().mac, mac);
+        assert_eq!(tables.sender(sides[1].address, pair.number(), SEGMENT).unwrap().mac, mac);
     }
     assert!(tables.member(SegmentIndex(4), A).is_none());
-    assert!(tables.sender(sides[0].address, there[0].number()).is_none());
+    assert!(tables.sender(sides[0].address, there[0].number(), SEGMENT).is_none());
+    assert!(tables.sender(sides[1].address, there[0].number(), SegmentIndex(4)).is_none());
 }
 
 proptest! {

@@ -234,6 +234,22 @@ fn what_no_member_sent_is_counted_and_reaches_no_store() {
     assert_eq!(scene.b.frames(), [frame]);
 }
 
+/// Who has another segment's key announces a queue pair of this one as its own, there.
+#[test]
+fn an_announcement_in_another_segment_silences_no_member() {
+    let mut scene = scene();
+    let frame = Spec::tcp4(100).build();
+    let datagram = scene.datagram(&frame);
+    let member = scene.tables[1].members().next().unwrap().clone();
+    for segment in [SEGMENT.0.0 - 1, SEGMENT.0.0 + 1].map(SegmentIndex) {
+        let other = MemberEntry { segment, mac: Mac([2, 9, 9, 9, 9, 9]), ..member.clone() };
+        let members = vec![other, member.clone()];
+        scene.b.tx.set_rdma(Arc::new(Tables::new(scene.tables[1].pairs().to_vec(), members)));
+        assert_eq!(scene.fabric.forge(datagram.clone()), Fate::Delivered);
+        assert_eq!(scene.b.frames(), [&frame[..]]);
+    }
+}
+
 #[test]
 fn a_stamped_frame_is_complete_whatever_its_header_says() {
     let mut scene = scene();
