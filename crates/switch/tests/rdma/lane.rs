@@ -19,6 +19,7 @@ use tidegate_verbs::simulated::{self, Datagram, Fabric};
 use tidegate_verbs::{Address, Device, Status};
 
 const SEGMENT: SegmentIndex = SegmentIndex(3);
+const VNI: u32 = 4242;
 const MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 const Q_KEY: u32 = 99;
 
@@ -85,7 +86,7 @@ impl Side {
         let open = Device::simulated(&device);
         let gid = open.gids().unwrap().into_iter().find(|gid| gid.is_roce_v2).unwrap();
         let setup = Setup::new(&open, gid.index).unwrap();
-        let pair = setup.pair(0, (SEGMENT, MACS[n]), Q_KEY).unwrap();
+        let pair = setup.pair(0, (SEGMENT, VNI), MACS[n], Q_KEY).unwrap();
         let (out, incoming) = (Outgoing::new(&setup), Incoming::new(&setup));
         Self { device, setup, address, pair, out, incoming }
     }
@@ -106,6 +107,7 @@ impl Scene {
         let handle = |at| Address::new(&here.setup.device, here.setup.gid, there.address, traffic_class(at));
         let member = MemberEntry {
             segment: SEGMENT,
+            vni: VNI,
             mac: MACS[1 - n],
             peer: PeerIndex::new(5).unwrap(),
             address: there.address,
@@ -133,7 +135,7 @@ impl Scene {
 
     fn replace(&mut self, n: usize) {
         let side = &mut self.sides[n];
-        side.pair = side.setup.pair(0, (SEGMENT, MACS[n]), Q_KEY).unwrap();
+        side.pair = side.setup.pair(0, (SEGMENT, VNI), MACS[n], Q_KEY).unwrap();
         (0..2).for_each(|n| self.put_in_force(n));
     }
 

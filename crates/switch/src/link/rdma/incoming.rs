@@ -54,6 +54,8 @@ pub struct Arrived<'a> {
     pub peer: PeerIndex,
     /// Its segment, and that of the vNIC here.
     pub segment: SegmentIndex,
+    /// The VNI of that, when the tables were made.
+    pub vni: u32,
     /// DSCP and ECN, as they arrived.
     pub traffic_class: u8,
     /// The frame, with a stamp or without.
@@ -203,7 +205,8 @@ fn admit<'a>(
 ) -> Result<(Arrived<'a>, u32), DropReason> {
     let (grh, datagram) = datagram.split_first_chunk::<GRH>().ok_or(DropReason::Malformed)?;
     let origin = origin(grh, local).ok_or(DropReason::UnknownPeer)?;
-    let member = tables.sender(origin.source, source, pair.segment).ok_or(DropReason::UnknownPeer)?;
+    let member = tables.sender(origin.source, source, pair.segment).filter(|member| member.vni == pair.vni);
+    let member = member.ok_or(DropReason::UnknownPeer)?;
     let (header, bytes) = Header::read(datagram).map_err(|_| DropReason::Malformed)?;
     let addresses = bytes.first_chunk::<FRAME_MIN>().ok_or(DropReason::Malformed)?;
     if addresses[6..12] != member.mac.0 {
@@ -218,6 +221,7 @@ fn admit<'a>(
     let arrived = Arrived {
         peer: member.peer,
         segment: member.segment,
+        vni: member.vni,
         traffic_class: origin.traffic_class,
         bytes,
         vnet,

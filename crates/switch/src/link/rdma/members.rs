@@ -23,6 +23,8 @@ pub const HANDLES: usize = 8;
 pub struct MemberEntry {
     /// Its segment.
     pub segment: SegmentIndex,
+    /// That one's VNI: the index is given to another segment as soon as this one is gone.
+    pub vni: u32,
     /// Its address in that.
     pub mac: Mac,
     /// The peer where it is.

@@ -68,6 +68,8 @@ pub struct Fate {
 pub struct Way {
     /// The member's peer.
     pub peer: PeerIndex,
+    /// The VNI of the segment of both, when the tables were made.
+    pub vni: u32,
     /// Longest frame, with its stamp (bytes).
     pub longest: usize,
     /// Places of both in the tables.
@@ -129,7 +131,7 @@ impl Outgoing {
         let to = self.tables.at(member)?;
         let longest = (to.longest as usize).min(self.memory.size().saturating_sub(header::LEN));
         let key = Key::new(to.peer, to.queue_pair, pair.number());
-        Some(Way { peer: to.peer, longest, pair: at, member, key })
+        (to.vni == pair.vni).then_some(Way { peer: to.peer, vni: to.vni, longest, pair: at, member, key })
     }
 
     /// Returns the room for datagrams on a way, and the number of the next one, which the writer of each raises.

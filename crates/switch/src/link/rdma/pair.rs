@@ -28,6 +28,8 @@ pub struct LocalPair {
     pub port: PortIndex,
     /// Its segment.
     pub segment: SegmentIndex,
+    /// That one's VNI, as a [member](super::MemberEntry) has it.
+    pub vni: u32,
     /// Its address: frames from others do not leave by it, since they would be refused.
     pub mac: Mac,
     queue_pair: QueuePair,
@@ -41,7 +43,7 @@ pub struct LocalPair {
 }
 
 impl Setup {
-    /// Makes the queue pair of a vNIC with that address, and with receive buffers (1 MiB at the largest MTU): datagrams
+    /// Makes the queue pair of a vNIC in `segment` (with its VNI), with that address, and with receive buffers (1 MiB at the largest MTU): datagrams
     /// with `q_key` arrive from now on.
     ///
     /// # Errors
@@ -49,7 +51,8 @@ impl Setup {
     pub fn pair(
         &self,
         port: PortIndex,
-        (segment, mac): (SegmentIndex, Mac),
+        segment: (SegmentIndex, u32),
+        mac: Mac,
         q_key: u32,
     ) -> Result<Arc<LocalPair>, Error> {
         let Some(place) = self.place() else {
@@ -65,7 +68,7 @@ impl LocalPair {
     fn new(
         setup: &Setup,
         port: PortIndex,
-        (segment, mac): (SegmentIndex, Mac),
+        ((segment, vni), mac): ((SegmentIndex, u32), Mac),
         q_key: u32,
         place: Place,
     ) -> Result<Self, Error> {
@@ -77,6 +80,7 @@ impl LocalPair {
         let pair = Self {
             port,
             segment,
+            vni,
             mac,
             queue_pair,
             buffers: Buffers::new(buffers, size),

@@ -35,9 +35,9 @@ pub fn sides(fabric: &Fabric, v6: bool) -> [Side; 2] {
 }
 
 impl Side {
-    /// Makes the queue pair of a port's vNIC. Its Q_Key is the segment's number.
-    pub fn pair(&self, port: PortIndex, segment: SegmentIndex, mac: Mac) -> Arc<LocalPair> {
-        self.setup.pair(port, (segment, mac), segment.0.into()).unwrap()
+    /// Makes the queue pair of a port's vNIC. Its Q_Key is the segment's index.
+    pub fn pair(&self, port: PortIndex, segment: (SegmentIndex, u32), mac: Mac) -> Arc<LocalPair> {
+        self.setup.pair(port, segment, mac, segment.0.0.into()).unwrap()
     }
 
     /// Returns the member that a vNIC of the `other` host is here, behind `peer`.
@@ -47,6 +47,7 @@ impl Side {
         };
         MemberEntry {
             segment: pair.segment,
+            vni: pair.vni,
             mac: pair.mac,
             peer,
             address: other.address,
@@ -62,7 +63,7 @@ impl Side {
 /// at the other host.
 pub fn tables(
     [a, b]: &[Side; 2],
-    segment: SegmentIndex,
+    segment: (SegmentIndex, u32),
     [mac_a, mac_b]: [Mac; 2],
     [peer_of_a, peer_of_b]: [PeerIndex; 2],
 ) -> [Arc<Tables>; 2] {

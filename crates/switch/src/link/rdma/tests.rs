@@ -13,6 +13,7 @@ use tidegate_verbs::Status;
 use tidegate_verbs::simulated::{Datagram, Fabric, Fate as Arrival};
 
 const SEGMENT: SegmentIndex = SegmentIndex(3);
+const VNI: u32 = 4242;
 const A: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const B: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
@@ -27,7 +28,7 @@ struct Scene {
 fn scene(v6: bool) -> Scene {
     let sides = sides(&Fabric::new(), v6);
     let peers = [5, 6].map(|peer| PeerIndex::new(peer).unwrap());
-    let tables = tables(&sides, SEGMENT, [A, B], peers);
+    let tables = tables(&sides, (SEGMENT, VNI), [A, B], peers);
     let (mut out, mut incoming) = (Outgoing::new(&sides[0].setup), Incoming::new(&sides[1].setup));
     out.set_tables(tables[0].clone());
     incoming.set_tables(tables[1].clone());
@@ -168,7 +169,7 @@ fn a_queue_pair_that_fails_is_no_way_until_it_is_replaced() {
     assert_eq!(scene.counters(0).failed_pairs.get(), 1);
     assert_eq!(scene.out.way(0, SEGMENT, A, B), None);
     // Anew.
-    let pair = scene.sides[0].pair(0, SEGMENT, A);
+    let pair = scene.sides[0].pair(0, (SEGMENT, VNI), A);
     let member = scene.tables[0].member(SEGMENT, B).unwrap().clone();
     let new = Arc::new(Tables::new(vec![pair.clone()], vec![member]));
     let old = scene.out.set_tables(new.clone());
@@ -259,19 +260,19 @@ fn losses_are_counted() {
 #[test]
 fn a_lane_has_a_bounded_number_of_queue_pairs() {
     let side = testing::side(&Fabric::new(), "10.0.0.1".parse().unwrap());
-    let mut pairs: Vec<_> = (0..setup::PAIRS as u16).map(|port| side.pair(port, SEGMENT, A)).collect();
-    let error = side.setup.pair(99, (SEGMENT, A), 1).unwrap_err();
+    let mut pairs: Vec<_> = (0..setup::PAIRS as u16).map(|port| side.pair(port, (SEGMENT, VNI), A)).collect();
+    let error = side.setup.pair(99, (SEGMENT, VNI), A, 1).unwrap_err();
     assert!(error.to_string().contains("63 vNICs of sim0 have queue pairs"), "{error}");
     pairs.pop();
-    side.pair(99, SEGMENT, A);
+    side.pair(99, (SEGMENT, VNI), A);
 }
 
 #[test]
 fn of_several_entries_one_counts() {
     let sides = sides(&Fabric::new(), false);
     let peer = PeerIndex::new(5).unwrap();
-    let pairs: Vec<_> = [0, 0, 1].map(|port| sides[0].pair(port, SEGMENT, A)).into();
-    let there = [A, B].map(|mac| sides[1].pair(0, SEGMENT, mac));
+    let pairs: Vec<_> = [0, 0, 1].map(|port| sides[0].pair(port, (SEGMENT, VNI), A)).into();
+    let there = [A, B].map(|mac| sides[1].pair(0, (SEGMENT, VNI), mac));
     let members = [0, 1, 0, 0].map(|at| sides[0].member(&sides[1], &there[at], peer));
     let twice = MemberEntry { mac: Mac([9; 6]), ..members[0].clone() };
     let tables = Tables::new(pairs.clone(), members.into_iter().chain([twice]).collect());

@@ -73,15 +73,22 @@ impl Before for Numbered<'_> {
 }
 
 impl Rx {
-    /// Returns the way of a frame whose longest datagram has `longest` bytes of it, if it leaves by RDMA: its receiver is a
-    /// member of `peer`, where the FDB has it.
+    /// Returns the way of a frame of segment `vni` whose longest datagram has `longest` bytes of it, if it leaves by RDMA:
+    /// its receiver is a member of `peer`, where the FDB has it.
     #[inline]
-    pub(super) fn way(&self, frame: &Frame, peer: PeerIndex, longest: usize) -> Option<outgoing::Way> {
+    pub(super) fn way(
+        &self,
+        frame: &Frame,
+        vni: u32,
+        peer: PeerIndex,
+        longest: usize,
+    ) -> Option<outgoing::Way> {
         let lane = self.rdma.as_deref()?;
         let (src, dst) = (frame.headers.src, frame.headers.dst);
         let way = lane.way(frame.source, frame.segment, src, dst)?;
         let more = if frame.is_realtime() { stamp::LEN } else { 0 };
-        (peer == way.peer && longest + more <= way.longest).then_some(way)
+        // The tables may be those of a segment that had this one's index before.
+        ((peer, vni) == (way.peer, way.vni) && longest + more <= way.longest).then_some(way)
     }
 
     /// Posts a frame that has a way.
@@ -183,7 +190,8 @@ fn keep(
 ) -> Result<FrameRef, DropReason> {
     let Arrived { segment, traffic_class, .. } = *arrived;
     let peer = peers.get(arrived.peer).ok_or(DropReason::UnknownPeer)?;
-    if !peer.carries(segment) {
+    // The tables may be those of a segment that had this one's index before.
+    if !peer.carries(segment) || peers.vni(segment) != Some(arrived.vni) {
         return Err(DropReason::UnknownSegment);
     }
     let (pairs, clocks, time) = stamps;

@@ -52,7 +52,7 @@ impl Rx {
         let outer = Outer::of(frame);
         let to = self.to(frame);
         if let To::Peer(peer) = to
-            && let Some(way) = self.way(frame, peer, longest)
+            && let Some(way) = self.way(frame, vni, peer, longest)
         {
             return self.post_by_rdma(frame, way, &outer);
         }

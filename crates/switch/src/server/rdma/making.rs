@@ -62,7 +62,15 @@ impl Making {
         self.errors.retain(|port, _| wished.pairs.contains_key(port));
         self.note_failures(wished, now);
         let there = |(port, (pair, q_key)): (&PortIndex, &(Arc<LocalPair>, u32))| {
-            (*port, There { segment: pair.segment, mac: pair.mac, q_key: *q_key, failed: pair.is_failed() })
+            (
+                *port,
+                There {
+                    segment: (pair.segment, pair.vni),
+                    mac: pair.mac,
+                    q_key: *q_key,
+                    failed: pair.is_failed(),
+                },
+            )
         };
         let there: BTreeMap<_, _> = self.pairs.iter().map(there).collect();
         self.follow(plan(wanted, &there, &self.failures, now), wished, now);
@@ -146,7 +154,7 @@ impl Making {
     fn make(&mut self, port: PortIndex, wanted: Wanted, wished: &Wished, now: u64) {
         let failures = self.failures.entry(port).or_default();
         failures.tried(now);
-        match self.lane.setup.pair(port, (wanted.segment, wanted.mac), wanted.q_key) {
+        match self.lane.setup.pair(port, wanted.segment, wanted.mac, wanted.q_key) {
             Ok(pair) => {
                 self.errors.remove(&port);
                 self.pairs.insert(port, (pair, wanted.q_key));
@@ -167,6 +175,7 @@ impl Making {
         let entry = |member: &Member| {
             Some(MemberEntry {
                 segment: member.segment,
+                vni: member.id.id(),
                 mac: member.mac,
                 peer: member.peer,
                 address: member.address,

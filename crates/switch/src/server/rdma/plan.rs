@@ -23,8 +23,8 @@ const GOOD: u64 = 60_000_000_000;
 /// A queue pair that a port should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Its segment.
-    pub segment: SegmentIndex,
+    /// Its segment, and that one's VNI.
+    pub segment: (SegmentIndex, u32),
     /// The vNIC's address in that.
     pub mac: Mac,
     /// Key of datagrams that it receives.
@@ -34,8 +34,8 @@ pub struct Wanted {
 /// A queue pair that a port has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct There {
-    /// Its segment.
-    pub segment: SegmentIndex,
+    /// Its segment, and that one's VNI.
+    pub segment: (SegmentIndex, u32),
     /// The vNIC's address in that.
     pub mac: Mac,
     /// Key of datagrams that it receives.
@@ -130,11 +130,11 @@ mod tests {
     const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
     fn wanted(segment: u16, q_key: u32) -> Wanted {
-        Wanted { segment: SegmentIndex(segment), mac: MAC, q_key }
+        Wanted { segment: (SegmentIndex(segment), 42), mac: MAC, q_key }
     }
 
     fn there(segment: u16, q_key: u32, failed: bool) -> There {
-        There { segment: SegmentIndex(segment), mac: MAC, q_key, failed }
+        There { segment: (SegmentIndex(segment), 42), mac: MAC, q_key, failed }
     }
 
     #[test]
@@ -146,6 +146,7 @@ mod tests {
             (4, wanted(0, 7)),
             (5, wanted(1, 7)),
             (7, Wanted { mac: Mac([2, 9, 9, 9, 9, 9]), ..wanted(0, 7) }),
+            (8, Wanted { segment: (SegmentIndex(0), 43), ..wanted(0, 7) }),
         ]);
         let have = BTreeMap::from([
             (2, there(0, 7, false)),
@@ -154,10 +155,15 @@ mod tests {
             (5, there(0, 7, false)),
             (6, there(0, 7, false)),
             (7, there(0, 7, false)),
+            (8, there(0, 7, false)),
         ]);
         let plan = plan(&want, &have, &BTreeMap::new(), 0);
-        assert_eq!(plan.drop, [4, 5, 6, 7], "failed, in another segment, wanted no more, of another address");
-        assert_eq!(plan.make, [1, 4, 5, 7].map(|port| (port, want[&port])));
+        assert_eq!(
+            plan.drop,
+            [4, 5, 6, 7, 8],
+            "failed, of another segment, wanted no more, of another address or VNI"
+        );
+        assert_eq!(plan.make, [1, 4, 5, 7, 8].map(|port| (port, want[&port])));
         assert_eq!((plan.set, plan.next), (vec![(3, 8)], None));
     }
 
@@ -208,7 +214,7 @@ mod tests {
                 have.get_mut(port).unwrap().q_key = *q_key;
             }
             let as_wanted: BTreeMap<_, _> =
-                want.iter().map(|(port, w)| (*port, there(w.segment.0, w.q_key, false))).collect();
+                want.iter().map(|(port, w)| (*port, there(w.segment.0.0, w.q_key, false))).collect();
             prop_assert_eq!(&have, &as_wanted);
             prop_assert_eq!(plan(&want, &have, &BTreeMap::new(), 0), Plan::default());
         }

@@ -82,7 +82,7 @@ impl Wished {
             let id = segment.id();
             match (q_keys.get(&segment), also) {
                 (Some(q_key), None) => {
-                    let wanted = Wanted { segment: port.segment, mac: port.vnic.mac, q_key: *q_key };
+                    let wanted = Wanted { segment: (port.segment, id), mac: port.vnic.mac, q_key: *q_key };
                     pairs.insert(index, wanted);
                 }
                 (None, _) => {
@@ -98,7 +98,7 @@ impl Wished {
                 }
             }
         }
-        let here: BTreeSet<SegmentIndex> = pairs.values().map(|wanted| wanted.segment).collect();
+        let here: BTreeSet<SegmentIndex> = pairs.values().map(|wanted| wanted.segment.0).collect();
         let remotes: HashMap<(Segment, Mac), &str> =
             entry.remotes.iter().map(|remote| ((remote.segment, remote.mac), remote.name.as_str())).collect();
         let member = |heard: &Heard| {

@@ -28,7 +28,7 @@ fn scene() -> Scene {
     let setups = [&sides[0], &sides[1]].map(|side| Some(side.setup.clone()));
     let (mut a, mut b) = pair_of([sides[0].address, sides[1].address], 1, setups);
     let peers = [5, 6].map(|peer| PeerIndex::new(peer).unwrap());
-    let tables = tables(&sides, SEGMENT.0, [testing::SRC, testing::DST], peers);
+    let tables = tables(&sides, SEGMENT, [testing::SRC, testing::DST], peers);
     for (host, tables) in [&mut a, &mut b].into_iter().zip(&tables) {
         host.tx.set_rdma(tables.clone());
         assert!(host.rx.set_rdma(tables.clone()).is_some());
@@ -190,7 +190,7 @@ fn what_no_member_sent_is_counted_and_reaches_no_store() {
     let spoofed = [&frame[..6], &Mac([0x52, 0x54, 0, 0, 0, 9]).0, &frame[12..]].concat();
     let good = scene.datagram(&frame);
     let other_segment = {
-        let pair = scene.sides[1].pair(1, OTHER.0, Mac([9; 6]));
+        let pair = scene.sides[1].pair(1, OTHER, Mac([9; 6]));
         let pairs = [scene.tables[1].pairs(), std::slice::from_ref(&pair)].concat();
         scene.b.tx.set_rdma(Arc::new(Tables::new(pairs, scene.tables[1].members().cloned().collect())));
         Datagram { queue_pair: pair.number(), q_key: OTHER.0.0.into(), ..good.clone() }
@@ -232,6 +232,39 @@ fn what_no_member_sent_is_counted_and_reaches_no_store() {
     assert_eq!((counters.received.get(), counters.copied_in.get()), (0, 0));
     assert_eq!(scene.fabric.forge(good), Fate::Delivered);
     assert_eq!(scene.b.frames(), [frame]);
+}
+
+/// A segment's index is another one's as soon as it is gone; the tables of queue pairs come later.
+#[test]
+fn the_queue_pairs_of_a_former_segment_serve_no_other() {
+    let mut scene = scene();
+    let frame = Spec::tcp4(100).build();
+    let datagram = scene.datagram(&frame);
+    let former = (SEGMENT.0, SEGMENT.1 + 1);
+    let tables = |n: usize, of_pair, of_member| {
+        let [here, there] = [&scene.tables[n].pairs()[0], &scene.tables[1 - n].pairs()[0]];
+        let pair = scene.sides[n].setup.pair(0, (SEGMENT.0, of_pair), here.mac, 3).unwrap();
+        let peer = scene.tables[n].members().next().unwrap().peer;
+        let member = scene.sides[n].member(&scene.sides[1 - n], there, peer);
+        Arc::new(Tables::new(vec![pair], vec![MemberEntry { vni: of_member, ..member }]))
+    };
+    for (of_pair, of_member, goes) in [
+        (former.1, former.1, false),
+        (former.1, SEGMENT.1, false),
+        (SEGMENT.1, former.1, false),
+        (SEGMENT.1, SEGMENT.1, true),
+    ] {
+        let there = tables(1, of_pair, of_member);
+        let to = there.pairs()[0].number();
+        scene.b.tx.set_rdma(there);
+        assert_eq!(scene.fabric.forge(Datagram { queue_pair: to, ..datagram.clone() }), Fate::Delivered);
+        assert_eq!(scene.b.receive().0.len(), usize::from(goes));
+        let before = scene.by_rdma();
+        scene.a.rx.set_rdma(tables(0, of_pair, of_member));
+        assert_eq!(scene.a.send(&plain(&frame)), Posted::Done);
+        assert_eq!(scene.by_rdma() - before, u64::from(goes));
+        scene.b.receive();
+    }
 }
 
 /// Who has another segment's key announces a queue pair of this one as its own, there.
