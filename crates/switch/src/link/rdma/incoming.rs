@@ -167,10 +167,15 @@ impl Incoming {
         self.counters.copied_in.add(bytes.into());
     }
 
-    /// Replaces the tables. Of a queue pair that is in both, nothing is lost.
+    /// Replaces the tables. Of a queue pair that is in both, nothing is lost; a new one gets its buffers.
     pub fn set_tables(&mut self, tables: Arc<Tables>) {
         post(&self.tables, &mut self.read, &self.counters);
         self.tables = tables;
+        for pair in self.tables.pairs().iter().filter(|pair| !pair.is_failed()) {
+            if pair.post_all().is_err() {
+                pair.note_failed(&self.counters);
+            }
+        }
     }
 
     /// Notes that completions are no longer told: nothing arrives until the link is made anew.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Region │ buffer │ buffer │ ... │      each: GRH, datagram
-//!            posted ─▶ device ─▶ completion: buffer, bytes ─▶ read ─▶ posted anew
+//!            in force: posted ─▶ device ─▶ completion: buffer, bytes ─▶ read ─▶ posted anew
 //! ```
 //!
 //! One worker reads and posts; the control plane makes it, changes its Q_Key, and destroys it by its drop.
@@ -44,7 +44,7 @@ pub struct LocalPair {
 
 impl Setup {
     /// Makes the queue pair of a vNIC in `segment` (with its VNI), with that address, and with receive buffers (1 MiB at the largest MTU): datagrams
-    /// with `q_key` arrive from now on.
+    /// with `q_key` arrive as soon as it is in the [tables](super::Tables) in force.
     ///
     /// # Errors
     /// There are [as many as can be](PAIRS), or the device has no more.
@@ -64,7 +64,7 @@ impl Setup {
 }
 
 impl LocalPair {
-    /// Makes one with all its buffers posted.
+    /// Makes one that has no buffer posted: a datagram that came before its tables would find nobody to give it back.
     fn new(
         setup: &Setup,
         port: PortIndex,
@@ -77,7 +77,7 @@ impl LocalPair {
         let buffers = Region::new(&setup.device, RECEIVES as usize * size)?;
         let depths = Depths { send: SENDS, receive: RECEIVES };
         let queue_pair = QueuePair::new(&setup.device, &setup.sends, &setup.receives, depths, q_key)?;
-        let pair = Self {
+        Ok(Self {
             port,
             segment,
             vni,
@@ -88,10 +88,7 @@ impl LocalPair {
             failed: AtomicBool::new(false),
             tag: place.tag() << u16::BITS,
             _place: place,
-        };
-        let all: Vec<u16> = (0..RECEIVES as u16).collect();
-        all.chunks(TOGETHER).try_for_each(|some| pair.post(some))?;
-        Ok(pair)
+        })
     }
 
     /// Returns its number: 24 bits.
@@ -166,6 +163,17 @@ impl LocalPair {
         bytes.filter(|_| is_taken).ok_or(DropReason::Malformed)
     }
 
+    /// Posts all receive buffers that the device does not have, as its tables come into force.
+    ///
+    /// # Errors
+    /// As for [`post`](Self::post).
+    pub(super) fn post_all(&self) -> Result<(), Error> {
+        (0..RECEIVES as u16).step_by(TOGETHER).try_for_each(|first| {
+            let some: [u16; TOGETHER] = std::array::from_fn(|at| first + at as u16);
+            self.post(&some)
+        })
+    }
+
     /// Posts receive buffers that the device does not have, by one write to it.
     ///
     /// # Errors
@@ -184,6 +192,9 @@ impl LocalPair {
                     len: self.buffers.size() as u32,
                 });
             }
+        }
+        if receives.is_empty() {
+            return Ok(());
         }
         // SAFETY: nothing reads or writes a buffer that is noted as posted, and the region lives as long as the queue pair.
         unsafe { self.queue_pair.post_receive(&receives) }.map_err(|(_, error)| error)

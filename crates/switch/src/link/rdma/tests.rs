@@ -68,6 +68,14 @@ impl Scene {
         numbers
     }
 
+    /// Returns a datagram of so many bytes from the first host to a queue pair of the second.
+    fn datagram(&self, queue_pair: u32, len: usize) -> Datagram {
+        let [from, to] = [0, 1].map(|at| self.sides[at].address);
+        let source = self.tables[0].pairs()[0].number();
+        let q_key = SEGMENT.0.into();
+        Datagram { from, source, to, queue_pair, q_key, traffic_class: 0, bytes: vec![0; len] }
+    }
+
     fn counters(&self, side: usize) -> &Counters {
         &self.sides[side].setup.counters
     }
@@ -198,21 +206,32 @@ fn a_receiving_queue_pair_that_fails_is_told() {
 #[test]
 fn a_datagram_that_is_longer_than_its_buffer_fails_the_queue_pair() {
     let mut scene = scene(false);
-    let [of_a, of_b] = [0, 1].map(|at| scene.tables[at].pairs()[0].number());
-    let [from, to] = [0, 1].map(|at| scene.sides[at].address);
-    let datagram = Datagram {
-        from,
-        source: of_a,
-        to,
-        queue_pair: of_b,
-        q_key: SEGMENT.0.into(),
-        traffic_class: 0,
-        bytes: vec![0; 5000],
-    };
+    let datagram = scene.datagram(scene.tables[1].pairs()[0].number(), 5000);
     assert_eq!(scene.sides[1].fabric.forge(datagram), Arrival::BadBuffer);
     assert!(scene.arrived().is_empty());
     assert!(scene.tables[1].pairs()[0].is_failed());
     assert_eq!((scene.counters(1).failed_pairs.get(), scene.counters(1).malformed.get()), (1, 0));
+}
+
+/// Datagrams may come to a new queue pair, from a peer or a stranger, before its tables are in force.
+#[test]
+fn a_new_queue_pair_loses_no_buffer_before_its_tables_are_in_force() {
+    let mut scene = scene(false);
+    let pair = scene.sides[1].pair(0, (SEGMENT, VNI), B);
+    let datagram = scene.datagram(pair.number(), 100);
+    for _ in 0..2 * setup::RECEIVES {
+        scene.sides[1].fabric.forge(datagram.clone());
+    }
+    assert!(scene.arrived().is_empty());
+    let members = scene.tables[1].members().cloned().collect();
+    scene.incoming.set_tables(Arc::new(Tables::new(vec![pair.clone()], members)));
+    let posted = |scene: &Scene| scene.sides[1].device.posted(pair.number()).unwrap().1;
+    assert_eq!(posted(&scene), setup::RECEIVES as usize);
+    assert_eq!(scene.sides[1].fabric.forge(datagram), Arrival::Delivered);
+    while scene.incoming.look() {
+        while scene.incoming.take_next().is_some() {}
+    }
+    assert_eq!(posted(&scene), setup::RECEIVES as usize);
 }
 
 #[test]
