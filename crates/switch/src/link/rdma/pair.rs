@@ -20,6 +20,9 @@ use tidegate_verbs::{Depths, Error, GRH, QueuePair, Receive, Region, Send};
 
 /// Most buffers that are posted at once.
 pub const TOGETHER: usize = 16;
+/// Longest datagram (bytes) that finds room, whatever the port's MTU is: the largest MTU of RoCE. A longer one than its
+/// buffer costs the queue pair, and the port's MTU may be raised, or be smaller than the sender's.
+const LONGEST: usize = 4096;
 
 /// A queue pair. Its drop destroys it, which is no work for a worker.
 #[derive(Debug)]
@@ -43,7 +46,7 @@ pub struct LocalPair {
 }
 
 impl Setup {
-    /// Makes the queue pair of a vNIC in `segment` (with its VNI), with that address, and with receive buffers (1 MiB at the largest MTU): datagrams
+    /// Makes the queue pair of a vNIC in `segment` (with its VNI), with that address, and with receive buffers (1 MiB): datagrams
     /// with `q_key` arrive as soon as it is in the [tables](super::Tables) in force.
     ///
     /// # Errors
@@ -64,7 +67,7 @@ impl Setup {
 }
 
 impl LocalPair {
-    /// Makes one that has no buffer posted: a datagram that came before its tables would find nobody to give it back.
+    /// Makes one that has no buffer posted: a worker gives them back only once its tables are in force.
     fn new(
         setup: &Setup,
         port: PortIndex,
@@ -73,7 +76,7 @@ impl LocalPair {
         place: Place,
     ) -> Result<Self, Error> {
         // Each buffer begins at a line of the cache.
-        let size = (GRH + setup.mtu as usize).next_multiple_of(64);
+        let size = (GRH + LONGEST).next_multiple_of(64);
         let buffers = Region::new(&setup.device, RECEIVES as usize * size)?;
         let depths = Depths { send: SENDS, receive: RECEIVES };
         let queue_pair = QueuePair::new(&setup.device, &setup.sends, &setup.receives, depths, q_key)?;

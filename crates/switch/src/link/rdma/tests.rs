@@ -202,6 +202,20 @@ fn a_receiving_queue_pair_that_fails_is_told() {
     assert_eq!((scene.counters(1).failed_pairs.get(), scene.counters(1).malformed.get()), (1, 0));
 }
 
+/// The sender's port may have a larger MTU, and a stranger heeds none.
+#[test]
+fn a_datagram_up_to_the_largest_mtu_has_room_whatever_the_ports_mtu_is() {
+    let mut scene = scene(false);
+    scene.sides[1].device.set_mtu(1024);
+    let setup = Setup::new(&scene.sides[1].setup.device, scene.sides[1].setup.gid).unwrap();
+    let pair = setup.pair(0, (SEGMENT, VNI), B, SEGMENT.0.into()).unwrap();
+    scene.incoming = Incoming::new(&setup);
+    scene.incoming.set_tables(Arc::new(Tables::new(vec![pair.clone()], vec![])));
+    let datagram = scene.datagram(pair.number(), 4096);
+    assert_eq!(scene.sides[1].fabric.forge(datagram), Arrival::Delivered);
+    assert!(scene.incoming.look() && !pair.is_failed());
+}
+
 /// The device says of a receive that failed which one it was, and no more.
 #[test]
 fn a_datagram_that_is_longer_than_its_buffer_fails_the_queue_pair() {

@@ -87,7 +87,7 @@ impl Rx {
         let (src, dst) = (frame.headers.src, frame.headers.dst);
         let way = lane.way(frame.source, frame.segment, src, dst)?;
         let more = if frame.is_realtime() { stamp::LEN } else { 0 };
-        // The tables may be those of a segment that had this one's index before.
+        // The tables may still have the former segment of this index.
         ((peer, vni) == (way.peer, way.vni) && longest + more <= way.longest).then_some(way)
     }
 
@@ -190,7 +190,7 @@ fn keep(
 ) -> Result<FrameRef, DropReason> {
     let Arrived { segment, traffic_class, .. } = *arrived;
     let peer = peers.get(arrived.peer).ok_or(DropReason::UnknownPeer)?;
-    // The tables may be those of a segment that had this one's index before.
+    // The tables may still have the former segment of this index.
     if !peer.carries(segment) || peers.vni(segment) != Some(arrived.vni) {
         return Err(DropReason::UnknownSegment);
     }
