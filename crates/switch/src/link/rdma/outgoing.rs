@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!  way ─▶ Destined ─ room ─▶ buffer, written by the caller ─▶ waits ─ flush ─▶ post: urgent ones first ─▶ device
-//!            └ no room: completions are looked for once a loop; then the frame waits, or gives way        │
+//!            └ no room: completions are looked for once a loop; then the frame waits                      │
 //!  buffer free ◀─ collect ◀─────────────────────────── completions, of each 16th and the last of a post ◀─┘
 //! ```
 //!
 //! A frame never waits for others to leave with it. While best effort finds no buffer, the device has enough to do; if it
-//! completes nothing for [`STALL`], frames give way instead of holding up those of other lanes.
+//! completes nothing for [`STALL`], there is no way until it does: frames leave by other lanes.
 
 use super::counters::Counters;
 use super::members::{Tables, handle};
@@ -24,7 +24,7 @@ use tidegate_contract::Mac;
 use tidegate_uplink::rdma::header;
 use tidegate_verbs::{BATCH, Completion, CompletionQueue, Send, Status};
 
-/// Longest time without a completion until frames without room give way (ns): as long as a socket may be full.
+/// Longest time without a completion for which frames without room wait (ns): as long as a socket may be full.
 pub const STALL: u64 = 10_000_000;
 /// Longest time for which a worker stays awake for the completions of replaced tables (ns).
 const SETTLE: u64 = 1_000_000_000;
@@ -119,9 +119,13 @@ impl Outgoing {
         }
     }
 
-    /// Returns the way from a port's vNIC with address `src` to the vNIC with `dst`; `None` if one of them has no queue pair.
+    /// Returns the way from a port's vNIC with address `src` to the vNIC with `dst`; `None` if one of them has no queue pair,
+    /// or if the device stalls.
     #[inline]
     pub fn way(&self, port: PortIndex, segment: SegmentIndex, src: Mac, dst: Mac) -> Option<Way> {
+        if self.is_stalled() {
+            return None;
+        }
         let at = self.tables.pair_place(port)?;
         let pair = self.tables.pairs().get(at)?;
         if pair.is_failed() || pair.segment != segment || pair.mac != src {
@@ -141,8 +145,9 @@ impl Outgoing {
         (Destined { lane, way, handle: handle(traffic_class) as u8, is_urgent }, numbers.of(way.key))
     }
 
-    /// Whether a frame without room is dropped: the device completes nothing for long.
-    pub fn gives_way(&self) -> bool {
+    /// Whether the device completes nothing for long, while frames find no room.
+    #[inline]
+    pub fn is_stalled(&self) -> bool {
         self.full_since.is_some_and(|since| clock().saturating_sub(since) > STALL)
     }
 

@@ -103,7 +103,6 @@ impl Rx {
         match encapsulate(frame, &mut Numbered { next }, &mut room, stamping) {
             Encapsulated::All => Posted::Done,
             Encapsulated::Part(payload) => Posted::Part(payload),
-            Encapsulated::NoRoom if lane.gives_way() => Posted::Dropped(DropReason::NoBuffers),
             Encapsulated::NoRoom => Posted::NoBuffers,
             Encapsulated::Malformed => Posted::Dropped(DropReason::Malformed),
         }

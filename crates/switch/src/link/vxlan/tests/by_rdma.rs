@@ -160,6 +160,25 @@ fn frames_without_two_queue_pairs_leave_by_vxlan() {
 }
 
 #[test]
+fn while_the_device_stalls_frames_leave_by_vxlan() {
+    crate::clock::test_clock::set_time(1_000_000);
+    let mut scene = scene();
+    scene.sides[0].device.pause();
+    let sent = plain(&Spec::udp4(1000).build());
+    while scene.a.send(&sent) == Posted::Done {}
+    let by_rdma = scene.sides[0].setup.counters.sent.get();
+    crate::clock::test_clock::set_time(2_000_000 + crate::link::rdma::outgoing::STALL);
+    assert_eq!(scene.a.send(&sent), Posted::Done);
+    assert_eq!(scene.b.frames(), on_the_wire(&sent));
+    // It goes on.
+    scene.sides[0].device.resume();
+    scene.a.rx.flush();
+    assert_eq!(scene.b.frames().len() as u64, by_rdma);
+    assert_eq!(scene.a.send(&sent), Posted::Done);
+    assert_eq!(scene.by_rdma(), by_rdma + 1);
+}
+
+#[test]
 fn a_mark_of_the_network_reaches_a_members_frame() {
     let mut scene = scene();
     for (ecn, expected) in [(0, Err(DropReason::Congested)), (1, Ok(3)), (2, Ok(3)), (3, Ok(3))] {
