@@ -58,7 +58,7 @@ impl Setup {
         mac: Mac,
         q_key: u32,
     ) -> Result<Arc<LocalPair>, Error> {
-        let Some(place) = self.place() else {
+        let Some(place) = self.place(port) else {
             let what = format!("{PAIRS} vNICs of {} have queue pairs: no more can", self.device.name());
             return Err(Error::Call { call: "queue pair", error: std::io::Error::other(what) });
         };

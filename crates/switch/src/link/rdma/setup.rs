@@ -6,9 +6,11 @@
 //! ```
 
 use super::counters::Counters;
+use crate::fdb::PortIndex;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_uplink::{rdma, stamp};
 use tidegate_verbs::{CompletionQueue, Device, Error, Region};
 
@@ -18,7 +20,7 @@ pub const RECEIVES: u32 = 256;
 pub const SENDS: u32 = 512;
 /// Most queue pairs of a link: the completions of all their buffers fit into one queue.
 pub const PAIRS: usize = 63;
-/// Completions of receives that the queue holds: those of all pairs, and of one more that was just destroyed.
+/// Completions of receives that the queue holds: those of all pairs, and of one that is replaced.
 const RECEIVE_ENTRIES: u32 = (PAIRS as u32 + 1) * RECEIVES;
 
 /// The parts of a lane. A clone is the same lane.
@@ -46,25 +48,38 @@ pub struct Setup {
 /// The places for a lane's queue pairs.
 #[derive(Debug, Default)]
 struct Places {
-    taken: AtomicUsize,
+    /// The ports of those that are not destroyed.
+    taken: Mutex<Vec<PortIndex>>,
     /// Queue pairs made so far.
     made: AtomicU64,
 }
 
 /// The place of a queue pair, as long as that is not destroyed.
 #[derive(Debug)]
-pub struct Place(Arc<Places>);
+pub struct Place {
+    places: Arc<Places>,
+    port: PortIndex,
+}
+
+impl Places {
+    fn taken(&self) -> MutexGuard<'_, Vec<PortIndex>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Place {
     /// Returns a number that the lane's other queue pairs neither have nor had, unlike the device's number.
     pub fn tag(&self) -> u64 {
-        self.0.made.fetch_add(1, Ordering::Relaxed)
+        self.places.made.fetch_add(1, Ordering::Relaxed)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::Release);
+        let mut taken = self.places.taken();
+        if let Some(at) = taken.iter().position(|port| *port == self.port) {
+            taken.swap_remove(at);
+        }
     }
 }
 
@@ -101,9 +116,15 @@ impl Setup {
         })
     }
 
-    /// Takes the place of a queue pair; `None` if there are [as many as can be](PAIRS).
-    pub(super) fn place(&self) -> Option<Place> {
-        let place = Place(self.places.clone());
-        (self.places.taken.fetch_add(1, Ordering::Acquire) < PAIRS).then_some(place)
+    /// Takes a place for a queue pair of `port`; `None` if [as many other ports](PAIRS) have one. One place more is for a
+    /// queue pair that replaces another, which the tables in force still have.
+    pub(super) fn place(&self, port: PortIndex) -> Option<Place> {
+        let mut taken = self.places.taken();
+        let others: BTreeSet<_> = taken.iter().filter(|other| **other != port).collect();
+        if others.len() >= PAIRS || taken.len() > PAIRS {
+            return None;
+        }
+        taken.push(port);
+        Some(Place { places: self.places.clone(), port })
     }
 }

@@ -297,6 +297,13 @@ fn a_lane_has_a_bounded_number_of_queue_pairs() {
     let mut pairs: Vec<_> = (0..setup::PAIRS as u16).map(|port| side.pair(port, (SEGMENT, VNI), A)).collect();
     let error = side.setup.pair(99, (SEGMENT, VNI), A, 1).unwrap_err();
     assert!(error.to_string().contains("63 vNICs of sim0 have queue pairs"), "{error}");
+    // One may be replaced before it is destroyed.
+    let number = pairs[5].number();
+    let new = side.pair(5, (SEGMENT, VNI), A);
+    assert!(side.setup.pair(6, (SEGMENT, VNI), A, 1).is_err(), "one at a time");
+    assert!(side.setup.pair(99, (SEGMENT, VNI), A, 1).is_err());
+    assert_eq!(std::mem::replace(&mut pairs[5], new).number(), number);
+    pairs[6] = side.pair(6, (SEGMENT, VNI), A);
     pairs.pop();
     side.pair(99, (SEGMENT, VNI), A);
 }
