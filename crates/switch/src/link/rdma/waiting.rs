@@ -82,9 +82,12 @@ impl Waiting {
         (these != 0).then(|| these.trailing_zeros() as usize)
     }
 
-    /// Takes a queue pair's next buffer.
+    /// Takes a queue pair's next buffer; `None` if it has none, or none that is urgent while others have.
     #[inline]
     pub fn pop(&mut self, pair: usize) -> Option<(u16, To)> {
+        if self.urgent != 0 && self.urgent.checked_shr(pair as u32).is_none_or(|bits| bits & 1 == 0) {
+            return None;
+        }
         let lists = self.lists.get_mut(pair)?;
         let list = lists.iter_mut().find(|list| list.first != NONE)?;
         let at = list.first;
@@ -133,6 +136,21 @@ mod tests {
             prop_assert_eq!(left, model.len());
             prop_assert!(waiting.is_empty() && waiting.pop(0).is_none() && waiting.pop(PAIRS).is_none());
         }
+    }
+
+    #[test]
+    fn urgent_ones_of_all_queue_pairs_leave_first() {
+        let mut waiting = Waiting::new(8);
+        for (at, pair) in (0..).zip([0, 1, 0, 1]) {
+            waiting.push(pair, at, To::default(), at >= 2);
+        }
+        let mut order = vec![];
+        while let Some(pair) = waiting.next_pair() {
+            while let Some((at, _)) = waiting.pop(pair) {
+                order.push((pair, at));
+            }
+        }
+        assert_eq!(order, [(0, 2), (1, 3), (1, 1), (0, 0)]);
     }
 
     fn urgent_first(model: &[(usize, bool, u16)], pair: usize) -> bool {

@@ -118,6 +118,10 @@ impl Rx {
     #[inline]
     pub(super) fn flush_rdma(&mut self) {
         let Some(lane) = self.rdma.as_deref_mut() else { return };
+        if lane.has_waiting() {
+            // Best effort of this lane goes before no urgent frame of the other.
+            self.lanes.flush_urgent();
+        }
         lane.flush();
         let fate = lane.take_fate();
         let counters = &mut self.lanes.counters;

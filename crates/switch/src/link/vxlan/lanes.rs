@@ -175,7 +175,20 @@ impl Lanes {
         if !self.unsent {
             return;
         }
-        (self.unsent, self.since) = (false, NEVER);
+        self.flush_urgent();
+        (self.unsent, self.since) = (self.waiting_pairs != 0, NEVER);
+        for lane in self.v4.iter_mut().chain(&mut self.v6) {
+            lane.send(&mut self.outgoing, &mut self.counters);
+            lane.was_full = std::mem::take(&mut lane.is_full);
+            self.unsent |= lane.has_unsent();
+        }
+        if self.unsent {
+            self.expire(clock());
+        }
+    }
+
+    /// Sends what the kernel takes of urgent datagrams: those of pairs first.
+    pub fn flush_urgent(&mut self) {
         let mut pairs = std::mem::take(&mut self.waiting_pairs);
         while pairs != 0 {
             let at = pairs.trailing_zeros() as usize;
@@ -185,17 +198,8 @@ impl Lanes {
             lane.was_full = std::mem::take(&mut lane.is_full);
             self.waiting_pairs |= u64::from(lane.has_unsent()) << at;
         }
-        self.unsent |= self.waiting_pairs != 0;
         for lane in self.v4.iter_mut().chain(&mut self.v6) {
             send(&lane.socket, &mut lane.urgent, &mut self.outgoing, &mut self.counters);
-        }
-        for lane in self.v4.iter_mut().chain(&mut self.v6) {
-            lane.send(&mut self.outgoing, &mut self.counters);
-            lane.was_full = std::mem::take(&mut lane.is_full);
-            self.unsent |= lane.has_unsent();
-        }
-        if self.unsent {
-            self.expire(clock());
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::clock::test_clock::set_time;
+use crate::slots::NEVER;
 use sockets::NotSent;
 
 /// Returns a numbered frame of `len` bytes of payload.
@@ -13,6 +14,23 @@ fn numbered(number: u32, len: usize) -> Sent {
 
 fn number_of(frame: &[u8]) -> u32 {
     u32::from_be_bytes(*frame[42..].first_chunk().unwrap())
+}
+
+/// So the other lane's best effort goes before no urgent frame of this one.
+#[test]
+fn urgent_frames_may_leave_without_the_others() {
+    let (mut a, mut b) = pair(false, 2);
+    for number in 0..8 {
+        let mut sent = numbered(number, 60);
+        sent.frame.deadline = if number % 2 == 1 { NEVER - 1 } else { NEVER };
+        assert_eq!(a.rx.post(&sent.frame), Posted::Done);
+    }
+    a.rx.lanes.flush_urgent();
+    assert!(a.rx.has_unsent());
+    let numbers = |b: &mut Host| b.frames().iter().map(|frame| number_of(frame)).collect::<Vec<_>>();
+    assert_eq!(numbers(&mut b), [1, 3, 5, 7]);
+    a.rx.flush();
+    assert_eq!(numbers(&mut b), [0, 2, 4, 6]);
 }
 
 proptest! {
