@@ -1,6 +1,6 @@
 //! Both halves over a fabric in memory.
 
-use super::outgoing::{Fate, STALL, Way};
+use super::outgoing::{Fate, STALL};
 use super::testing::{Side, sides, tables};
 use super::*;
 use crate::clock::test_clock;
@@ -38,13 +38,14 @@ fn scene(v6: bool) -> Scene {
 }
 
 impl Scene {
-    fn way(&self) -> Way {
-        self.out.way(0, SEGMENT, A, B).unwrap()
-    }
-
     /// Gives a frame of `len` bytes, which end with its number, a send buffer, and returns whether there was one.
     fn post(&mut self, number: u16, len: usize, is_urgent: bool) -> bool {
-        let way = self.way();
+        self.post_from(0, number, len, is_urgent)
+    }
+
+    /// The same, from the vNIC of a port.
+    fn post_from(&mut self, port: u16, number: u16, len: usize, is_urgent: bool) -> bool {
+        let way = self.out.way(port, SEGMENT, A, B).unwrap();
         let (mut destined, next) = self.out.destined(way, if is_urgent { 46 << 2 } else { 0 }, is_urgent);
         let Some(room) = destined.room(header::LEN + len) else { return false };
         let (before, frame) = room.split_at_mut(header::LEN);
@@ -164,6 +165,34 @@ fn at_saturation_a_write_has_many_frames() {
         scene.out.flush();
     }
     assert_eq!(received, usize::from(sent));
+}
+
+/// With several queue pairs that send, the 16 frames are of all of them together: each has a write of its own.
+#[test]
+fn at_saturation_a_turn_has_many_frames_of_all_queue_pairs() {
+    for (count, len) in [2, 4, 8, 16].into_iter().flat_map(|count| [100, 1400, 4000].map(|len| (count, len)))
+    {
+        let mut scene = scene(false);
+        scene.sides[0].device.pause();
+        let pairs = (0..count).map(|port| scene.sides[0].pair(port, (SEGMENT, VNI), A)).collect();
+        let members = scene.tables[0].members().cloned().collect();
+        scene.tables[0] = Arc::new(Tables::new(pairs, members));
+        scene.out.set_tables(scene.tables[0].clone());
+        let (mut sent, mut turns) = (0, 0);
+        for _ in 0..2000 {
+            let before = sent;
+            while scene.post_from(sent % count, sent, len, false) {
+                sent += 1;
+            }
+            turns += u64::from(sent > before);
+            scene.out.flush();
+            scene.sides[0].device.run(3);
+        }
+        assert!(u64::from(sent) >= 16 * turns, "{sent} frames in {turns} turns");
+        let writes = scene.sides[0].device.counters().doorbells;
+        let per_write = f64::from(sent) / writes as f64;
+        println!("{count} queue pairs, {len} B: {per_write:.1} frames a write");
+    }
 }
 
 #[test]
