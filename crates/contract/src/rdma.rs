@@ -13,6 +13,15 @@ pub const HEADER: u64 = 32;
 /// Largest MTU of a port (bytes): IBV_MTU_4096.
 pub const LARGEST_MTU: u16 = 4096;
 
+/// Longest name of a device (bytes): the kernel's, without the NUL (IB_DEVICE_NAME_MAX).
+pub const LONGEST_NAME: usize = 63;
+
+/// Whether a device may have this name: letters, digits, '.', '_' and '-', none of '.' and '-' first.
+pub fn is_device_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(is_plain) && !name.starts_with(['.', '-'])
+}
+
 /// Returns the bytes of a datagram besides the vNIC's IP packet.
 pub fn around_packet(vnic: &Vnic) -> u64 {
     let tag = if vnic.allowed.vlans.is_empty() { 0 } else { VLAN_TAG };
@@ -43,6 +52,16 @@ pub fn why_too_long(vnic: &Vnic, port: u32) -> Option<String> {
 mod tests {
     use super::*;
     use crate::testing;
+
+    #[test]
+    fn names_are_those_of_the_kernel() {
+        for good in ["rxe0", "mlx5_0", "rocep1s0f0", "a", "a.b-c", &"x".repeat(LONGEST_NAME)] {
+            assert!(is_device_name(good), "{good}");
+        }
+        for bad in ["", "-", "-x", "..", "../x", "a/b", "a b", "ä", "a\n", &"x".repeat(LONGEST_NAME + 1)] {
+            assert!(!is_device_name(bad), "{bad:?}");
+        }
+    }
 
     #[test]
     fn what_fits_into_a_datagram() {

@@ -9,13 +9,10 @@
 use super::rules::Rules;
 use super::taken::error_at;
 use crate::error::ErrorList;
-use crate::rdma::{LARGEST_MTU, why_too_long};
+use crate::rdma::{LARGEST_MTU, LONGEST_NAME, is_device_name, why_too_long};
 use crate::reach::Reach;
 use crate::{Document, Transport, Uplink, Vnic};
 use std::collections::HashSet;
-
-/// Longest name of a device (IBV_SYSFS_NAME_MAX, infiniband/verbs.h, less its end).
-const NAME: usize = 63;
 
 /// Checks one vNIC by itself.
 pub(super) fn check_vnic(rules: &mut Rules, vnic: &Vnic) {
@@ -33,10 +30,10 @@ pub(super) fn check_vnic(rules: &mut Rules, vnic: &Vnic) {
 
 /// Checks the name of a device.
 pub(super) fn check_device(rules: &mut Rules, device: &str) {
-    let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if device.is_empty() || device.len() > NAME || !device.chars().all(is_name) || device.starts_with('.') {
+    if !is_device_name(device) {
         let message = format!(
-            "{device:?} is no name of an RDMA device: 1 to {NAME} of letters, digits, '.', '_' and '-'; `rdma link` lists them"
+            "{device:?} is no name of an RDMA device: 1 to {LONGEST_NAME} of letters, digits, '.', '_' and '-', none of '.' and \
+             '-' first; `rdma link` lists them"
         );
         rules.add_problem("rdma", message);
     }
@@ -138,6 +135,7 @@ transport = \"rdma\"
             ("segment = 42\n", "segment = 43\n", "write [segment.43] with key-file"),
             ("\"rdma\"\n", "\"roce\"\n", "vnic.a.transport: \"roce\" is unknown; \"uplink\" or \"rdma\""),
             ("\"rxe0\"", "\"../rxe0\"", "uplink.net0.rdma: \"../rxe0\" is no name of an RDMA device"),
+            ("\"rxe0\"", "\"-x\"", "uplink.net0.rdma: \"-x\" is no name of an RDMA device"),
             (
                 "segment = 42\n",
                 "segment = 42\nmtu = 4060\n",
