@@ -79,7 +79,9 @@ impl SwitchPlace {
     /// other peers, and not the sockets of an earlier agent.
     fn serve(&self, there: &UplinkStatus, uplink: &Uplink) -> bool {
         let are_ours = self.uplink_sockets.contains_key(&uplink.name);
+        // Queue pairs belong to the device that the link was made with: another one needs another link.
         same_sockets(&there.uplink, uplink)
+            && there.uplink.rdma == uplink.rdma
             && (are_ours || destinations(&there.uplink) == destinations(uplink))
     }
 

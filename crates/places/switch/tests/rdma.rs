@@ -90,6 +90,17 @@ impl Scene {
 }
 
 #[test]
+fn rdma_is_turned_on_and_off_at_an_uplink_that_is_there() {
+    let mut scene = scene([15_789, 15_790]);
+    for rdma in [None, Some("rxe0"), Some("rxe1"), None] {
+        scene.uplink.rdma = rdma.map(Into::into);
+        assert!(!scene.round().unwrap().is_empty());
+        assert_eq!(scene.rdma_in_switch().as_deref(), rdma);
+        assert!(scene.round().unwrap().is_empty(), "it is in force");
+    }
+}
+
+#[test]
 fn an_earlier_release_is_told_of_no_rdma_and_new_contracts_are_refused() {
     let mut scene = scene([15_791, 15_792]);
     scene.uplink.rdma = Some("rxe0".into());
