@@ -20,7 +20,7 @@ use tidegate_evidence::{Evidence, FarMiss, FrontEnds, SocketCounts, time_of_day}
 use tidegate_paths::socket::{self, Earlier};
 use tidegate_paths::{Inode, PathError};
 use tidegate_place::{Observed, ObservedUplink, ObservedVnic, PlaceError, PlaceProgram};
-use tidegate_switch::control::{Hello, PortStatus, UplinkStatus};
+use tidegate_switch::control::{Hello, PortStatus, SwitchError, UplinkStatus};
 use tidegate_switch::stats::Reader;
 
 /// Descriptors of a vNIC with one queue pair: its listening socket and connection, its rings' descriptors,
@@ -37,6 +37,15 @@ impl SwitchPlace {
         let (culprits, directing) = (&mut self.culprits, &mut self.directing);
         let answer = self.switch.ask(|session| {
             let (ports, uplinks) = (session.client.ports()?, session.client.uplinks()?);
+            if !session.hello.rdma.is_empty() {
+                // A device gets addresses, and its port another MTU, while the switch runs.
+                match session.client.hello() {
+                    Ok((now, ..)) => session.hello.rdma = now.rdma,
+                    // It cannot pass its statistics again for now.
+                    Err(SwitchError::Refused(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
             let Hello { version, pid, started, workers, directable, knows_rdma, rdma, .. } =
                 session.hello.clone();
             let rdma = knows_rdma.then_some(rdma);

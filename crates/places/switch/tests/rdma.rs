@@ -125,3 +125,17 @@ fn an_earlier_release_is_told_of_no_rdma_and_new_contracts_are_refused() {
     assert_eq!((scene.rdma_in_switch(), transport(&scene)), (None, Transport::Uplink));
     assert!(scene.round().unwrap().is_empty());
 }
+
+#[test]
+fn an_address_that_the_device_gets_later_is_seen() {
+    let mut scene = scene([15_793, 15_794]);
+    let addresses = std::mem::take(&mut scene.switch.state().rdma[0].addresses);
+    scene.uplink.rdma = Some("rxe0".into());
+    scene.round().unwrap();
+    scene.want_vnic();
+    let refused = scene.round().unwrap_err();
+    assert!(refused[0].reason.contains("no RoCE v2 GID of 127.0.0.1"), "{refused:?}");
+    scene.switch.state().rdma[0].addresses = addresses;
+    scene.round().unwrap();
+    assert_eq!(scene.switch.ports(), ["a"]);
+}
