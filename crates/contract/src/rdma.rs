@@ -5,13 +5,19 @@
 //!     32          14, 4            mtu      32
 //! ```
 
-use crate::Vnic;
-use crate::frame::{ETHERNET, STAMP, VLAN_TAG};
+use crate::frame::{ETHERNET, STAMP, VLAN_TAG, VXLAN};
+use crate::{Transport, Uplink, Vnic};
 
 /// Bytes before the frame in each datagram.
 pub const HEADER: u64 = 32;
 /// Largest MTU of a port (bytes): IBV_MTU_4096.
 pub const LARGEST_MTU: u16 = 4096;
+
+/// Bytes of outer headers beyond VXLAN's: BTH 12 and DETH 8 (InfiniBand specification 1.4, 9.2 and 9.5), [`HEADER`], ICRC 4;
+/// VXLAN has its own in their place.
+pub const BEYOND_VXLAN: u64 = 12 + 8 + HEADER + 4 - VXLAN;
+/// Most bytes that pad a frame: the payload of RoCE is a multiple of 4.
+pub const PADDING: u64 = 3;
 
 /// Longest name of a device (bytes): the kernel's, without the NUL (IB_DEVICE_NAME_MAX).
 pub const LONGEST_NAME: usize = 63;
@@ -27,6 +33,12 @@ pub fn around_packet(vnic: &Vnic) -> u64 {
     let tag = if vnic.allowed.vlans.is_empty() { 0 } else { VLAN_TAG };
     let stamp = if vnic.is_realtime() { STAMP } else { 0 };
     HEADER + ETHERNET + tag + stamp
+}
+
+/// Returns the most bytes that a vNIC's frame grows by on the wire of an uplink, beyond VXLAN's: 51, or 0 without RDMA.
+pub fn grows_by(vnic: &Vnic, uplink: &Uplink) -> u64 {
+    let may_be = vnic.transport == Transport::Rdma && uplink.rdma.is_some();
+    if may_be { BEYOND_VXLAN + PADDING } else { 0 }
 }
 
 /// Returns the largest `mtu` that a vNIC may have, by a port whose MTU is `port` bytes.
