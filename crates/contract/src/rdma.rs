@@ -46,6 +46,11 @@ pub fn guest_mtu(vnic: &Vnic, port: u32) -> u16 {
     u64::from(port).saturating_sub(around_packet(vnic)).try_into().unwrap_or(u16::MAX)
 }
 
+/// Returns the longest packet of a vNIC (bytes of IP) that goes to a member that takes `longest` bytes behind the header.
+pub fn longest_packet(vnic: &Vnic, longest: u32) -> u16 {
+    guest_mtu(vnic, longest.saturating_add(HEADER as u32))
+}
+
 /// Returns why the frames of a vNIC do not fit into datagrams of a port whose MTU is `port` bytes, and what would;
 /// `None` if they do.
 pub fn why_too_long(vnic: &Vnic, port: u32) -> Option<String> {

@@ -72,6 +72,18 @@ pub(super) fn check(errors: &mut ErrorList, document: &Document) {
                 error_at(located, "transport", message)
             });
         }
+        let reached =
+            |uplink: &&Uplink| uplink.peers.iter().any(|peer| peer.stamps && peer.carries(vnic.segment));
+        if let Some(uplink) = by_rdma.iter().find(|uplink| !reached(uplink)) {
+            errors.note(|| {
+                let message = format!(
+                    "peers of uplink {} with stamps = false hear of no queue pair, and have none of segment {}; remove stamps \
+                     = false at the peer whose vNICs it is to reach, or remove this key",
+                    uplink.name, vnic.segment
+                );
+                error_at(located, "transport", message)
+            });
+        }
         let is_served = |uplink: &&&Uplink| {
             document.controller.as_ref().is_some_and(|controller| controller.value.serves(&uplink.name))
         };
@@ -133,6 +145,11 @@ transport = \"rdma\"
             ),
             ("[segment.42]\nkey-file = \"/etc/key\"\n", "", "write [segment.42] with key-file"),
             ("segment = 42\n", "segment = 43\n", "write [segment.43] with key-file"),
+            (
+                "peer.host2.address = \"192.0.2.2\"\n",
+                "peer.host2 = { address = \"192.0.2.2\", stamps = false }\n",
+                "vnic.a.transport: peers of uplink net0 with stamps = false hear of no queue pair",
+            ),
             ("\"rdma\"\n", "\"roce\"\n", "vnic.a.transport: \"roce\" is unknown; \"uplink\" or \"rdma\""),
             ("\"rxe0\"", "\"../rxe0\"", "uplink.net0.rdma: \"../rxe0\" is no name of an RDMA device"),
             ("\"rxe0\"", "\"-x\"", "uplink.net0.rdma: \"-x\" is no name of an RDMA device"),
