@@ -27,16 +27,17 @@ pub(super) fn of_vnic<'a, R: Iterator<Item = &'a Remote>>(
         // While the device is of no use, no vNIC is listed.
         let pair = status.pairs.iter().find(|pair| pair.vnic == vnic.name);
         let number = pair.and_then(|pair| pair.queue_pair);
-        let missing = || number.is_none().then(|| "the switch has made no queue pair yet".to_owned());
-        let error = status.error.clone().or_else(|| pair?.error.clone()).or_else(missing);
-        if let Some(why) = &error {
+        let error = status.error.clone().or_else(|| pair?.error.clone());
+        let unmade = || number.is_none().then(|| "the switch has made no queue pair yet".to_owned());
+        let why_not = error.clone().or_else(unmade);
+        if let Some(why) = &why_not {
             unserved.extend(uplink.peers.iter().map(|peer| (peer.name.as_str(), why.clone())));
         }
         let way = |member: &MemberStatus| RdmaWay {
             remote: member.remote.clone(),
             mac: member.mac,
             peer: member.peer.clone(),
-            vxlan_because: error.clone().or_else(|| member.error.clone()),
+            vxlan_because: why_not.clone().or_else(|| member.error.clone()),
             longest: Some(rdma::longest_packet(vnic, member.longest)).filter(|longest| *longest < vnic.mtu),
         };
         ways.extend(status.members.iter().filter(|member| member.segment == vnic.segment).map(way));
