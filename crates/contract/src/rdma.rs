@@ -5,13 +5,28 @@
 //!     32          14, 4            mtu      32
 //! ```
 
-use crate::Vnic;
-use crate::frame::{ETHERNET, STAMP, VLAN_TAG};
+use crate::frame::{ETHERNET, STAMP, VLAN_TAG, VXLAN};
+use crate::{Transport, Uplink, Vnic};
 
 /// Bytes before the frame in each datagram.
 pub const HEADER: u64 = 32;
 /// Largest MTU of a port (bytes): IBV_MTU_4096.
 pub const LARGEST_MTU: u16 = 4096;
+
+/// Bytes of outer headers beyond VXLAN's: BTH 12 and DETH 8 (InfiniBand specification 1.4, 9.2 and 9.5), [`HEADER`], ICRC 4;
+/// VXLAN has its own in their place.
+pub const BEYOND_VXLAN: u64 = 12 + 8 + HEADER + 4 - VXLAN;
+/// Most bytes that pad a frame: the payload of RoCE is a multiple of 4.
+pub const PADDING: u64 = 3;
+
+/// Longest name of a device (bytes): the kernel's, without the NUL (IB_DEVICE_NAME_MAX).
+pub const LONGEST_NAME: usize = 63;
+
+/// Whether a device may have this name: letters, digits, '.', '_' and '-', none of '.' and '-' first.
+pub fn is_device_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(is_plain) && !name.starts_with(['.', '-'])
+}
 
 /// Returns the bytes of a datagram besides the vNIC's IP packet.
 pub fn around_packet(vnic: &Vnic) -> u64 {
@@ -20,9 +35,20 @@ pub fn around_packet(vnic: &Vnic) -> u64 {
     HEADER + ETHERNET + tag + stamp
 }
 
+/// Returns the most bytes that a vNIC's frame grows by on the wire of an uplink, beyond VXLAN's: 51, or 0 without RDMA.
+pub fn grows_by(vnic: &Vnic, uplink: &Uplink) -> u64 {
+    let may_be = vnic.transport == Transport::Rdma && uplink.rdma.is_some();
+    if may_be { BEYOND_VXLAN + PADDING } else { 0 }
+}
+
 /// Returns the largest `mtu` that a vNIC may have, by a port whose MTU is `port` bytes.
 pub fn guest_mtu(vnic: &Vnic, port: u32) -> u16 {
     u64::from(port).saturating_sub(around_packet(vnic)).try_into().unwrap_or(u16::MAX)
+}
+
+/// Returns the longest packet of a vNIC (bytes of IP) that goes to a member that takes `longest` bytes behind the header.
+pub fn longest_packet(vnic: &Vnic, longest: u32) -> u16 {
+    guest_mtu(vnic, longest.saturating_add(HEADER as u32))
 }
 
 /// Returns why the frames of a vNIC do not fit into datagrams of a port whose MTU is `port` bytes, and what would;
@@ -43,6 +69,16 @@ pub fn why_too_long(vnic: &Vnic, port: u32) -> Option<String> {
 mod tests {
     use super::*;
     use crate::testing;
+
+    #[test]
+    fn names_are_those_of_the_kernel() {
+        for good in ["rxe0", "mlx5_0", "rocep1s0f0", "a", "a.b-c", &"x".repeat(LONGEST_NAME)] {
+            assert!(is_device_name(good), "{good}");
+        }
+        for bad in ["", "-", "-x", "..", "../x", "a/b", "a b", "ä", "a\n", &"x".repeat(LONGEST_NAME + 1)] {
+            assert!(!is_device_name(bad), "{bad:?}");
+        }
+    }
 
     #[test]
     fn what_fits_into_a_datagram() {

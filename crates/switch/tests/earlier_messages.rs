@@ -128,6 +128,7 @@ fn replies() -> Vec<Reply> {
             workers: 2,
             directable: false,
             shares_queues: false,
+            knows_rdma: false,
             rdma: vec![],
         }),
         Reply::Ports(ports.clone()),

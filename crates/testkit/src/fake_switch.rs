@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
-use tidegate_contract::Host;
+use tidegate_contract::{Host, Transport};
 use tidegate_cores::directions::Directions;
-use tidegate_evidence::Connection;
+use tidegate_evidence::{Connection, RdmaDevice};
 use tidegate_switch::control::channel::{receive, send};
 use tidegate_switch::control::message::{Hello, LinkKind, PROTOCOL, Reply, Request};
 use tidegate_switch::control::{KeyPrint, PortStatus, UplinkStatus, WorkStatus};
@@ -56,8 +56,10 @@ pub struct State {
     pub lie: Option<Lie>,
     /// The last directions.
     pub directions: Directions,
-    /// It is of a release that knows no directions.
+    /// It is of a release that knows neither directions nor RDMA.
     pub earlier: bool,
+    /// Its RDMA devices.
+    pub rdma: Vec<RdmaDevice>,
     /// Connections accepted by this value.
     pub accepted: u64,
     descriptors: BTreeMap<String, Vec<OwnedFd>>,
@@ -259,12 +261,16 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
                 workers: 1,
                 directable: !state.earlier,
                 shares_queues: !state.earlier,
-                rdma: vec![],
+                knows_rdma: !state.earlier,
+                rdma: state.rdma.clone(),
             });
         }
         Request::SetHost(host) => {
             state.log.push("host".into());
             state.host = Some(host);
+        }
+        Request::SetPort { vnic, .. } if state.earlier && vnic.transport != Transport::default() => {
+            panic!("an earlier release cannot read this")
         }
         Request::SetPort { vnic, link } => {
             let unkept = state.refuse_tx.is_some() && vnic.tx.max == state.refuse_tx;
@@ -321,7 +327,14 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
             state.region.as_ref().unwrap().release(port.index);
             state.descriptors.remove(&name);
         }
+        Request::SetUplink { uplink, .. } if state.earlier && uplink.rdma.is_some() => {
+            panic!("an earlier release cannot read this")
+        }
         Request::SetUplink { uplink, remotes, keys, .. } => {
+            let there = state.uplinks.get(&uplink.name);
+            if descriptors.is_empty() && there.is_some_and(|there| there.uplink.rdma != uplink.rdma) {
+                return Reply::Refused("its RDMA device cannot change while it keeps its sockets".into());
+            }
             let index = 512 + state.uplinks.len();
             state.log.push(format!("set uplink {} {} sockets", uplink.name, descriptors.len()));
             let status = UplinkStatus {

@@ -1,7 +1,7 @@
 //! Prometheus metrics, in OpenMetrics text.
 //!
 //! ```text
-//!  Published ──▶ vnics, uplinks, host, cores, peers, paths ──▶ families ──▶ text
+//!  Published ──▶ vnics, uplinks, rdma, host, cores, peers, paths ──▶ families ──▶ text
 //! ```
 //!
 //! Times are seconds, sizes bytes, rates bits per second; directions are the VM's.
@@ -11,6 +11,7 @@ mod families;
 mod host;
 mod paths;
 mod peers;
+mod rdma;
 mod uplinks;
 mod vnics;
 
@@ -41,6 +42,7 @@ impl Collector for Snapshot {
         let mut out = Families(&mut encoder);
         out.vnics(vnics, places, &host.admission.bounds)?;
         out.uplinks(uplinks)?;
+        out.rdma(uplinks)?;
         out.workers(host)?;
         out.cores(cores.as_ref())?;
         out.peers(peers)?;

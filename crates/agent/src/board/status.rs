@@ -90,6 +90,7 @@ fn attention(
         quarantines(vnics),
         suspended_deadlines(vnics),
         host_latency(host, recent),
+        no_rdma(vnics, network),
         drift(recent),
     ]
     .concat();
@@ -210,6 +211,28 @@ fn suspended_deadlines(vnics: &Vnics) -> Vec<Attention> {
     by_reason(AttentionKind::SuspendedDeadline, them)
 }
 
+/// Lists uplinks whose RDMA device is of no use, and vNICs without a queue pair for another reason. One that is about to be
+/// made has no reason yet.
+fn no_rdma(vnics: &Vnics, (uplinks, _): Network<'_>) -> Vec<Attention> {
+    let of_uplink = |name: &str| uplinks.get(name).and_then(|uplink| uplink.rdma.as_ref()?.error.as_deref());
+    let in_force = vnics.values().filter(|view| view.state == State::InForce);
+    let of_vnics = in_force.filter_map(|view| {
+        let rdma = view.rdma.as_ref()?;
+        let errors = rdma.pairs.iter().filter(|pair| of_uplink(&pair.uplink).is_none());
+        let error = errors.filter_map(|pair| pair.error.as_deref()).next();
+        let unknown = "the switch has no queue pairs: is it of an earlier release?";
+        Some((view.name.as_str(), error.or(rdma.pairs.is_empty().then_some(unknown))?))
+    });
+    let of_vnics = by_reason(AttentionKind::NoRdma, of_vnics).into_iter();
+    let of_vnics =
+        of_vnics.map(|all| Attention { next: format!("tidegate vnic show {}", all.about[0]), ..all });
+    let of_uplinks = uplinks.keys().filter_map(|name| Some((name.as_str(), of_uplink(name)?)));
+    let of_uplinks = by_reason(AttentionKind::NoRdma, of_uplinks).into_iter();
+    let of_uplinks =
+        of_uplinks.map(|all| Attention { next: format!("tidegate uplink {}", all.about[0]), ..all });
+    of_uplinks.chain(of_vnics).collect()
+}
+
 /// Reports long worker loops, if a vNIC was promised a delay: otherwise no promise was broken.
 fn host_latency(host: &HostView, recent: Recent) -> Vec<Attention> {
     let bounds =
@@ -326,6 +349,42 @@ mod tests {
         host.places[1].reason = Some("no netlink".into());
         let recent = Recent { drift_repaired: OFTEN - 1, loops_over_budget: 9 };
         assert_eq!(kinds(&host, &all, recent), []);
+    }
+
+    #[test]
+    fn rdma_that_is_missing_is_told_once_with_its_reason() {
+        use crate::views::{VnicQueuePair, VnicRdma};
+        use tidegate_evidence::RdmaStatus;
+        let with = |name: &str, errors: &[(&str, Option<&str>)]| {
+            let pair = |(uplink, error): &(&str, Option<&str>)| VnicQueuePair {
+                uplink: (*uplink).into(),
+                error: error.map(Into::into),
+                ..VnicQueuePair::default()
+            };
+            let pairs = errors.iter().map(pair).collect();
+            VnicView { rdma: Some(VnicRdma { pairs, ..VnicRdma::default() }), ..in_force(name) }
+        };
+        let down = Some("its port is down");
+        let all = vnics([
+            with("a", &[("net0", down)]),
+            with("b", &[("net1", Some("no memory"))]),
+            with("c", &[("net1", None)]),
+            with("d", &[]),
+            in_force("e"),
+        ]);
+        let uplinks = [("net0", down), ("net1", None)].map(|(name, error)| {
+            let rdma = RdmaStatus { error: error.map(Into::into), ..RdmaStatus::default() };
+            (name.to_owned(), UplinkView::with_rdma(name, rdma))
+        });
+        let status = status(&host(), &all, (&uplinks.into(), &[]), &places(), Recent::default());
+        let said: Vec<_> = status
+            .attention
+            .iter()
+            .map(|one| (one.about[0].as_str(), one.what.as_str(), one.next.as_str()))
+            .collect();
+        assert_eq!(said[0], ("net0", "its port is down", "tidegate uplink net0"));
+        assert_eq!(said[1], ("b", "no memory", "tidegate vnic show b"));
+        assert_eq!((said[2].0, said.len()), ("d", 3));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::views::{
 };
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tidegate_contract::{Admission, Placement, Remote, Vnic};
+use tidegate_contract::{Admission, Placement, Remote, Uplink, Vnic};
 use tidegate_evidence::{LogStats, OwnCpus, Quantity, total};
 use tidegate_place::installed::Look;
 use tidegate_place::{Observed, ObservedVnic};
@@ -132,7 +132,8 @@ impl Reconciler {
             tx_in_force: observed.filter(|t| t.present).and_then(|t| t.vnic.tx.max),
             paths: paths.flatten().cloned().collect(),
             rdma: evidence.and_then(|evidence| {
-                rdma::of_vnic(contract, &evidence.rdma, || {
+                let uplinks = self.contracts.all::<Uplink>().map(|(_, located)| &located.value);
+                rdma::of_vnic(contract, (uplinks, &evidence.rdma), || {
                     self.contracts.all::<Remote>().map(|(_, located)| &located.value)
                 })
             }),

@@ -85,6 +85,8 @@ pub enum AttentionKind {
     ImpossibleDeadline,
     /// Worker loops took longer than `host-latency` recently, while delay bounds were promised.
     HostLatency,
+    /// A device for RDMA is of no use, or a vNIC has no queue pair: frames go as VXLAN.
+    NoRdma,
     /// Work is not on the CPU that the plan gives it, or frames of a NIC are not steered.
     UnplacedWork,
     /// Another program or a setting contradicts the plan of CPUs.
@@ -95,7 +97,7 @@ pub enum AttentionKind {
 
 impl AttentionKind {
     /// All kinds.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::PlaceAway,
         Self::DeniedCall,
         Self::Problem,
@@ -108,6 +110,7 @@ impl AttentionKind {
         Self::SuspendedDeadline,
         Self::ImpossibleDeadline,
         Self::HostLatency,
+        Self::NoRdma,
         Self::UnplacedWork,
         Self::CpuConflict,
         Self::Drift,
@@ -128,6 +131,7 @@ impl AttentionKind {
             Self::SuspendedDeadline => "suspended-deadline",
             Self::ImpossibleDeadline => "impossible-deadline",
             Self::HostLatency => "host-latency",
+            Self::NoRdma => "no-rdma",
             Self::UnplacedWork => "unplaced-work",
             Self::CpuConflict => "cpu-conflict",
             Self::Drift => "drift",

@@ -49,6 +49,21 @@ pub struct UplinkView {
     pub received_rate_bps: Option<u64>,
 }
 
+#[cfg(test)]
+impl UplinkView {
+    /// Returns an uplink in force with this RDMA.
+    pub fn with_rdma(name: &str, rdma: RdmaStatus) -> Self {
+        let contract = serde_json::json!({
+            "name": name, "local": "192.0.2.1", "rate": "10gbit", "rdma": "rxe0",
+            "peers": [{ "name": "host2", "address": "192.0.2.2" }],
+        });
+        let view = serde_json::json!({
+            "name": name, "owner": "api", "place": "switch", "state": State::InForce, "contract": contract, "rdma": rdma,
+        });
+        serde_json::from_value(view).expect("its fields")
+    }
+}
+
 /// What an uplink counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UplinkStats {

@@ -129,6 +129,9 @@ pub struct VnicRdma {
     pub pairs: Vec<VnicQueuePair>,
     /// The vNICs of other hosts in its segment that are declared or have a queue pair.
     pub ways: Vec<RdmaWay>,
+    /// The switch tells so many members of an uplink, and has more: vNICs that are not among them are missing in `ways`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
 }
 
 /// A vNIC's queue pair at one uplink.
@@ -162,6 +165,9 @@ pub struct RdmaWay {
     /// Why frames go as VXLAN; absent if they go by RDMA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vxlan_because: Option<String>,
+    /// Longest packet (bytes of IP) that goes by RDMA, where it is less than the vNIC's `mtu`: longer ones go as VXLAN.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub longest: Option<u16>,
 }
 
 /// The limits in effect; absent means unlimited.

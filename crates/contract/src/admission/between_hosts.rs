@@ -206,7 +206,7 @@ prop_compose! {
     fn any_vnic()(
         max in 1_000_000u64..500_000_000, min in option::of(1u64..400_000_000), burst in 1500u64..20_000,
         deadline in option::of(100_000u64..20_000_000), mtu in 68u16..1400, segment in 0u32..3, kernel in any::<bool>(),
-        to in vec(0usize..4, 1..4),
+        to in vec(0usize..4, 1..4), by_rdma in any::<bool>(),
     ) -> Vnic {
         let names = [UPLINK, "r0", "r1", "r2"];
         let mut vnic = testing::vnic("v");
@@ -215,6 +215,9 @@ prop_compose! {
         };
         (vnic.deadline, vnic.mtu) = (deadline.map(Nanos::new), mtu);
         vnic.segment = Segment::new(segment).expect("in range");
+        if by_rdma {
+            vnic.transport = crate::Transport::Rdma;
+        }
         if kernel {
             vnic.attach = crate::Attach::Netdev { name: "vnet0".into() };
         }
@@ -226,11 +229,12 @@ prop_compose! {
 prop_compose! {
     fn any_uplink()(
         rate in 1_000_000u64..2_000_000_000, latency in option::of(0u64..1_000_000), budget in 10_000u64..1_000_000,
-        v6 in any::<bool>(),
+        v6 in any::<bool>(), rdma in any::<bool>(),
         peers in vec((option::of(vec(0u32..3, 1..3)), option::of(0u64..2_000_000), option::of(10_000u64..900_000), any::<bool>()), 1..4),
     ) -> Uplink {
         let mut uplink = testing::uplink("net");
         uplink.rate = Rate::from_bits(rate).expect("in range");
+        uplink.rdma = rdma.then(|| "rxe0".into());
         (uplink.latency, uplink.arrival_budget) = (latency.map(Nanos::new), Nanos::new(budget));
         if v6 {
             uplink.local = Some("2001:db8::1".parse().expect("an address"));
@@ -317,9 +321,13 @@ fn model(
             let to: Vec<&Peer> = uplink.peers.iter().filter(sends_to).collect();
             let around = if uplink.is_ipv6() { 70u64 } else { 50 };
             let stamp = if vnic.deadline.is_some() && to.iter().any(|p| p.stamps) { 32 } else { 0 };
+            // BTH, DETH, the header of the lane, ICRC and 3 bytes of padding, less VXLAN's header.
+            let by_rdma = uplink.rdma.is_some() && vnic.transport == crate::Transport::Rdma;
+            let more = if by_rdma { 12 + 8 + 32 + 4 + 3 - 8 } else { 0 };
             if uplink.peers.iter().any(|p| p.carries(vnic.segment)) {
-                largest = largest.max((u64::from(vnic.mtu) + 18 + around + stamp).min(1514));
+                largest = largest.max((u64::from(vnic.mtu) + 18 + around + stamp).min(1514) + more);
             }
+            let around = around + more;
             let up = |n: u64, added: u64| i128::from((n * (60 + added)).div_ceil(60));
             match (vnic.deadline, vnic.tx.min) {
                 _ if to.is_empty() => {}

@@ -6,7 +6,8 @@
 //!
 //! N is the declared latency. Without one, where a controller admits paths, it is half of Td - A, which is asked from it.
 //!
-//! A frame of s bytes is s + o on the wire: o is 50 (IPv4) or 70 (IPv6), and 32 more for a stamp. The envelope (b, r)
+//! A frame of s bytes is s + o on the wire: o is 50 (IPv4) or 70 (IPv6), 32 more for a stamp, and up to 51 more where
+//! frames may leave by RDMA. The envelope (b, r)
 //! of a vNIC counts its own bytes, so at most (b + r t) / 60 frames leave within t, because a wire carries none below
 //! 60 bytes: the switch counts a shorter one as 60. On the wire these are at most (b + r t) (60 + o) / 60 bytes.
 
@@ -15,6 +16,7 @@ use super::refusal::NotAdmissible;
 use super::result::Beyond;
 use super::set::{ContractSet, Sender, names};
 use crate::frame::STAMP;
+use crate::rdma::grows_by;
 use crate::reach::Reach;
 use crate::{Nanos, Peer, Rate, Uplink, Vnic};
 use std::collections::{BTreeMap, HashSet};
@@ -35,7 +37,7 @@ pub(super) fn egress(
             minima.extend(vnic.tx.min.map(|min| Minimum {
                 name: vnic.name.clone(),
                 rate: min.bits(),
-                added: uplink.encapsulation(),
+                added: uplink.encapsulation() + grows_by(vnic, uplink),
             }));
             continue;
         }
@@ -50,7 +52,7 @@ pub(super) fn egress(
         if stamp > 0 {
             stamped.insert(vnic.name.as_str());
         }
-        match source(vnic, away, uplink.encapsulation() + stamp) {
+        match source(vnic, away, uplink.encapsulation() + stamp + grows_by(vnic, uplink)) {
             None => bare.push(vnic.name.clone()),
             Some(Err(away)) => refusals.push(NotAdmissible::Spent {
                 egress: uplink.name.clone(),
@@ -73,7 +75,8 @@ pub(super) fn egress(
     // What does not fit the path's MTU is not sent.
     let on_wire = |v: &Vnic| {
         let stamp = if stamped.contains(v.name.as_str()) { STAMP } else { 0 };
-        (v.largest_frame() + uplink.encapsulation() + stamp).min(uplink.largest_frame())
+        let by_vxlan = (v.largest_frame() + uplink.encapsulation() + stamp).min(uplink.largest_frame());
+        by_vxlan + grows_by(v, uplink)
     };
     let sending = set.vnics.iter().filter(|v| v.uses_uplinks() && reach.carries(v.segment));
     Ok(Egress {

@@ -9,13 +9,10 @@
 use super::rules::Rules;
 use super::taken::error_at;
 use crate::error::ErrorList;
-use crate::rdma::{LARGEST_MTU, why_too_long};
+use crate::rdma::{LARGEST_MTU, LONGEST_NAME, is_device_name, why_too_long};
 use crate::reach::Reach;
 use crate::{Document, Transport, Uplink, Vnic};
 use std::collections::HashSet;
-
-/// Longest name of a device (IBV_SYSFS_NAME_MAX, infiniband/verbs.h, less its end).
-const NAME: usize = 63;
 
 /// Checks one vNIC by itself.
 pub(super) fn check_vnic(rules: &mut Rules, vnic: &Vnic) {
@@ -33,10 +30,10 @@ pub(super) fn check_vnic(rules: &mut Rules, vnic: &Vnic) {
 
 /// Checks the name of a device.
 pub(super) fn check_device(rules: &mut Rules, device: &str) {
-    let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if device.is_empty() || device.len() > NAME || !device.chars().all(is_name) || device.starts_with('.') {
+    if !is_device_name(device) {
         let message = format!(
-            "{device:?} is no name of an RDMA device: 1 to {NAME} of letters, digits, '.', '_' and '-'; `rdma link` lists them"
+            "{device:?} is no name of an RDMA device: 1 to {LONGEST_NAME} of letters, digits, '.', '_' and '-', none of '.' and \
+             '-' first; `rdma link` lists them"
         );
         rules.add_problem("rdma", message);
     }
@@ -71,6 +68,18 @@ pub(super) fn check(errors: &mut ErrorList, document: &Document) {
                 let message = format!(
                     "queue pairs of segment {0} are announced under its key; write [segment.{0}] with key-file",
                     vnic.segment
+                );
+                error_at(located, "transport", message)
+            });
+        }
+        let reached =
+            |uplink: &&Uplink| uplink.peers.iter().any(|peer| peer.stamps && peer.carries(vnic.segment));
+        if let Some(uplink) = by_rdma.iter().find(|uplink| !reached(uplink)) {
+            errors.note(|| {
+                let message = format!(
+                    "peers of uplink {} with stamps = false hear of no queue pair, and have none of segment {}; remove stamps \
+                     = false at the peer whose vNICs it is to reach, or remove this key",
+                    uplink.name, vnic.segment
                 );
                 error_at(located, "transport", message)
             });
@@ -136,8 +145,14 @@ transport = \"rdma\"
             ),
             ("[segment.42]\nkey-file = \"/etc/key\"\n", "", "write [segment.42] with key-file"),
             ("segment = 42\n", "segment = 43\n", "write [segment.43] with key-file"),
+            (
+                "peer.host2.address = \"192.0.2.2\"\n",
+                "peer.host2 = { address = \"192.0.2.2\", stamps = false }\n",
+                "vnic.a.transport: peers of uplink net0 with stamps = false hear of no queue pair",
+            ),
             ("\"rdma\"\n", "\"roce\"\n", "vnic.a.transport: \"roce\" is unknown; \"uplink\" or \"rdma\""),
             ("\"rxe0\"", "\"../rxe0\"", "uplink.net0.rdma: \"../rxe0\" is no name of an RDMA device"),
+            ("\"rxe0\"", "\"-x\"", "uplink.net0.rdma: \"-x\" is no name of an RDMA device"),
             (
                 "segment = 42\n",
                 "segment = 42\nmtu = 4060\n",

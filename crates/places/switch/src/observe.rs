@@ -20,7 +20,7 @@ use tidegate_evidence::{Evidence, FarMiss, FrontEnds, SocketCounts, time_of_day}
 use tidegate_paths::socket::{self, Earlier};
 use tidegate_paths::{Inode, PathError};
 use tidegate_place::{Observed, ObservedUplink, ObservedVnic, PlaceError, PlaceProgram};
-use tidegate_switch::control::{Hello, PortStatus, UplinkStatus};
+use tidegate_switch::control::{Hello, PortStatus, SwitchError, UplinkStatus};
 use tidegate_switch::stats::Reader;
 
 /// Descriptors of a vNIC with one queue pair: its listening socket and connection, its rings' descriptors,
@@ -37,7 +37,18 @@ impl SwitchPlace {
         let (culprits, directing) = (&mut self.culprits, &mut self.directing);
         let answer = self.switch.ask(|session| {
             let (ports, uplinks) = (session.client.ports()?, session.client.uplinks()?);
-            let Hello { version, pid, started, workers, directable, rdma, .. } = session.hello.clone();
+            if !session.hello.rdma.is_empty() {
+                // A device gets addresses, and its port another MTU, while the switch runs.
+                match session.client.hello() {
+                    Ok((now, ..)) => session.hello.rdma = now.rdma,
+                    // It cannot pass its statistics again for now.
+                    Err(SwitchError::Refused(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            let Hello { version, pid, started, workers, directable, knows_rdma, rdma, .. } =
+                session.hello.clone();
+            let rdma = knows_rdma.then_some(rdma);
             if directing.see(Instant::now(), started, directable) {
                 directing.reported(Instant::now(), session.client.work()?);
             }
@@ -51,8 +62,11 @@ impl SwitchPlace {
         if !uplinks.is_empty() {
             self.attach_filter();
         }
-        let ports: Vec<PortStatus> =
+        let mut ports: Vec<PortStatus> =
             ports.into_iter().map(|port| self.with_recorded_attachment(port)).collect();
+        if rdma.is_none() {
+            self.add_rdma(&mut ports, &mut uplinks);
+        }
         let measured = self.loads.see(Instant::now(), program.started, &evidence);
         let scene = self.scene((&ports, &uplinks), (&evidence, workers), measured);
         let (stages, links) = (scene.stages(), scene.links(&self.traffic(&ports, &uplinks)));
@@ -236,6 +250,19 @@ impl SwitchPlace {
             port.vnic.attach = recorded.vnic.attach.clone();
         }
         port
+    }
+
+    /// Adds the RDMA of our own record to contracts and uplinks of a switch that was told of none: it does not differ from
+    /// what is wanted.
+    fn add_rdma(&self, ports: &mut [PortStatus], uplinks: &mut [UplinkStatus]) {
+        for port in ports {
+            if let Some(recorded) = self.record.get(&port.vnic.name) {
+                port.vnic.transport = recorded.vnic.transport;
+            }
+        }
+        for UplinkStatus { uplink, .. } in uplinks {
+            uplink.rdma = self.declared.get(&uplink.name).and_then(|declared| declared.uplink.rdma.clone());
+        }
     }
 
     /// An agent that died while it made a port's socket did not record the file: it is the one at which the

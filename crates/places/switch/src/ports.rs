@@ -111,7 +111,7 @@ impl SwitchPlace {
                         tap::create(vnic, interface, netns).map_err(PlaceError::Failed)?
                     }
                 };
-                let result = self.switch.ask(|s| s.client.set_port(vnic, Attachment::Tap(&queues)));
+                let result = self.switch.ask(|s| s.set_port(vnic, Attachment::Tap(&queues)));
                 if result.is_ok() || !is_new {
                     // Kept even where it was refused: the interface may carry addresses by now.
                     self.duplicates.insert(name.clone(), Duplicate::Tap(queues));
@@ -135,15 +135,15 @@ impl SwitchPlace {
     ) -> Result<(), SwitchError> {
         let connection = self.switch.predecessor.connections.remove(&vnic.name);
         let Some(connection) = connection.filter(|connection| self.is_connection_of(connection, vnic)) else {
-            return self.switch.ask(|s| s.client.set_port(vnic, link));
+            return self.switch.ask(|s| s.set_port(vnic, link));
         };
         let restored =
             Attachment::Restored { listener, saved: &connection.saved, descriptors: &connection.descriptors };
-        let result = self.switch.ask(|s| s.client.set_port(vnic, restored));
+        let result = self.switch.ask(|s| s.set_port(vnic, restored));
         match result {
             Err(SwitchError::Refused(why)) => {
                 tracing::warn!(vnic = vnic.name, why, "its front end has to connect again");
-                self.switch.ask(|s| s.client.set_port(vnic, link))
+                self.switch.ask(|s| s.set_port(vnic, link))
             }
             result => {
                 // Until the switch says itself what it has: it may be killed before.
@@ -171,7 +171,7 @@ impl SwitchPlace {
             Dialled::Connected(stream) => {
                 let stream = Foreign::new(stream, &self.switch.budget);
                 self.switch
-                    .ask(|s| s.client.set_port(vnic, Attachment::Stream(stream.as_fd())))
+                    .ask(|s| s.set_port(vnic, Attachment::Stream(stream.as_fd())))
                     .map_err(switch_failed)?;
                 self.waiting.remove(&vnic.name);
                 tracing::info!(vnic = vnic.name, "connected to the front end");
@@ -185,7 +185,7 @@ impl SwitchPlace {
                     // A connection that has ended: the port is there, and says that it is disconnected.
                     let (ended, _) = socket_pair()?;
                     self.switch
-                        .ask(|s| s.client.set_port(vnic, Attachment::Stream(ended.as_fd())))
+                        .ask(|s| s.set_port(vnic, Attachment::Stream(ended.as_fd())))
                         .map_err(switch_failed)?;
                 }
                 if self.waiting.insert(vnic.name.clone(), why.clone()).is_none() {
@@ -201,9 +201,9 @@ impl SwitchPlace {
     }
 
     pub(crate) fn change(&mut self, from: &Vnic, to: &Vnic) -> Result<(), PlaceError> {
-        self.switch.ask(|s| s.client.set_port(to, Attachment::Unchanged)).map_err(switch_failed)?;
+        self.switch.ask(|s| s.set_port(to, Attachment::Unchanged)).map_err(switch_failed)?;
         if let Err(why) = self.adjust(from, to) {
-            self.switch.ask(|s| s.client.set_port(from, Attachment::Unchanged)).map_err(switch_failed)?;
+            self.switch.ask(|s| s.set_port(from, Attachment::Unchanged)).map_err(switch_failed)?;
             if let Err(e) = self.adjust(to, from) {
                 tracing::warn!(vnic = to.name, error = e, "cannot undo the change of the attachment");
             }

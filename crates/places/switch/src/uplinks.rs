@@ -35,13 +35,17 @@ impl SwitchPlace {
 
     fn declare(&mut self, declared: &Declared) -> Result<(), PlaceError> {
         let uplink = &declared.uplink;
-        let (in_switch, workers) = self
+        let (mut in_switch, workers, knows_rdma) = self
             .switch
             .ask(|s| {
                 let workers = if s.hello.shares_queues { s.hello.workers } else { 1 };
-                Ok((s.client.uplinks()?, workers))
+                Ok((s.client.uplinks()?, workers, s.hello.knows_rdma))
             })
             .map_err(switch_failed)?;
+        if !knows_rdma {
+            // It was told of no device.
+            in_switch.iter_mut().for_each(|there| there.uplink.rdma.clone_from(&uplink.rdma));
+        }
         if let Some(there) = in_switch.iter().find(|status| status.uplink.name == uplink.name) {
             let broken = self.why_broken(there);
             if broken.is_none() && self.serve(there, uplink) {
@@ -75,7 +79,9 @@ impl SwitchPlace {
     /// other peers, and not the sockets of an earlier agent.
     fn serve(&self, there: &UplinkStatus, uplink: &Uplink) -> bool {
         let are_ours = self.uplink_sockets.contains_key(&uplink.name);
+        // Queue pairs belong to the device that the link was made with: another one needs another link.
         same_sockets(&there.uplink, uplink)
+            && there.uplink.rdma == uplink.rdma
             && (are_ours || destinations(&there.uplink) == destinations(uplink))
     }
 
@@ -100,14 +106,13 @@ impl SwitchPlace {
     /// Tells the switch an uplink; `is_there`: it has the sockets. These reach the new peers before it knows the peers, and the
     /// old ones until it has forgotten them.
     fn tell(&mut self, declared: &Declared, is_there: bool) -> Result<(), PlaceError> {
-        let Declared { uplink, remotes, keys } = declared;
+        let Declared { uplink, keys, .. } = declared;
         let keys: Vec<_> = keys.iter().filter_map(|declared| declared.keys).collect();
         let granted = self.granted_of(&uplink.name);
         let orders = PortOrders { kept: self.kept_ports.of(&uplink.name), granted: granted.clone() };
         let Some(mut kept) = self.uplink_sockets.remove(&uplink.name) else {
-            let change = |s: &mut crate::conversation::Session| {
-                s.client.set_uplink(uplink, remotes, &keys, orders.clone(), None)
-            };
+            let change =
+                |s: &mut crate::conversation::Session| s.set_uplink(declared, &keys, orders.clone(), None);
             self.switch.ask(change).map_err(switch_failed)?;
             self.granted.insert(uplink.name.clone(), granted);
             return Ok(());
@@ -118,9 +123,8 @@ impl SwitchPlace {
             let Sockets { receive, send, pairs, notices, .. } = sockets;
             let notices = notices.as_ref();
             let sockets = (!is_there).then_some(UplinkSockets { receive, send, pairs, notices });
-            let change = |s: &mut crate::conversation::Session| {
-                s.client.set_uplink(uplink, remotes, &keys, orders, sockets)
-            };
+            let change =
+                |s: &mut crate::conversation::Session| s.set_uplink(declared, &keys, orders, sockets);
             self.switch.ask(change).map_err(switch_failed)
         });
         let narrowed = match &result {

@@ -223,6 +223,9 @@ pub struct Hello {
     /// Several workers may receive from a queue of a plain NIC: it takes several sockets of each.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shares_queues: bool,
+    /// It knows [`Uplink::rdma`] and [`Vnic::transport`]; an earlier release would break off the conversation.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub knows_rdma: bool,
     /// The RDMA devices that it was told to use, as they are now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rdma: Vec<RdmaDevice>,

@@ -10,6 +10,7 @@ use super::visible_text;
 use crate::capacity::VNICS;
 use std::collections::BTreeSet;
 use tidegate_contract::Vnic;
+use tidegate_contract::rdma::is_device_name;
 use tidegate_evidence::{
     RDMA_ADDRESSES as ADDRESSES, RDMA_DEVICES as DEVICES, RDMA_MEMBERS as MEMBERS, RdmaDevice,
 };
@@ -27,7 +28,7 @@ pub(super) fn check_devices(devices: &mut [RdmaDevice]) -> Result<(), String> {
     }
     let mut names = BTreeSet::new();
     for device in devices {
-        if !RdmaDevice::is_name(&device.name) || !names.insert(device.name.clone()) {
+        if !is_device_name(&device.name) || !names.insert(device.name.clone()) {
             return Err("the switch reports an RDMA device that can have no such name, or one twice".into());
         }
         device.error = device.error.take().map(visible_text);
@@ -49,7 +50,7 @@ pub(super) fn check(UplinkStatus { uplink, rdma, .. }: &mut UplinkStatus) -> Res
     let named = rdma.pairs.iter().all(|pair| Vnic::is_name(&pair.vnic))
         && rdma.members.iter().all(|member| is_declared(&member.peer))
         && rdma.members.iter().filter_map(|member| member.remote.as_deref()).all(Vnic::is_name)
-        && RdmaDevice::is_name(&rdma.device);
+        && is_device_name(&rdma.device);
     if !named {
         return Err(format!("it has queue pairs or members at {} that can have no such name", uplink.name));
     }
@@ -77,7 +78,9 @@ mod tests {
         assert!(!good[0].error.as_ref().unwrap().contains('\u{1b}'));
         let many: Vec<_> = (0..=DEVICES).map(|n| device(&format!("rxe{n}"))).collect();
         let addresses = RdmaDevice { addresses: vec![[10, 0, 0, 1].into(); ADDRESSES + 1], ..device("a") };
-        for mut bad in [many, vec![addresses], vec![device("../a")], vec![device("a"), device("a")]] {
+        for mut bad in
+            [many, vec![addresses], vec![device("../a")], vec![device("-x")], vec![device("a"), device("a")]]
+        {
             assert!(check_devices(&mut bad).is_err(), "{bad:?}");
         }
     }

@@ -43,6 +43,7 @@ fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> std::io::Result<()> {
                     workers: switch.workers.len(),
                     directable: true,
                     shares_queues: true,
+                    knows_rdma: true,
                     rdma: switch.rdma.devices.facts(),
                 };
                 say_hello(stream, hello, switch.region.file().as_fd())?;

@@ -30,7 +30,10 @@ pub fn of_vnic(rdma: &VnicRdma) -> String {
         Table::new(&[("to", Align::Left), ("MAC", Align::Left), ("host", Align::Left), ("by", Align::Left)]);
     for way in &rdma.ways {
         let by = match &way.vxlan_because {
-            None => "RDMA".into(),
+            None => way.longest.map_or_else(
+                || "RDMA".into(),
+                |longest| format!("RDMA; packets beyond {longest} bytes as VXLAN"),
+            ),
             Some(why) => format!("VXLAN: {}", visible(why)),
         };
         table.row([
@@ -40,7 +43,11 @@ pub fn of_vnic(rdma: &VnicRdma) -> String {
             by,
         ]);
     }
-    out + &table.render()
+    out += &table.render();
+    if rdma.cut {
+        out += "  the switch has more members than it tells: others are not shown\n";
+    }
+    out
 }
 
 /// Returns the queue pairs, members and counters of an uplink.
@@ -80,6 +87,7 @@ mod tests {
             mac: tidegate_contract::Mac([2, 0, 0, 0, 0, last]),
             peer: "host2".into(),
             vxlan_because: why.map(Into::into),
+            longest: (last == 3).then_some(1400),
         };
         let pair = VnicQueuePair {
             uplink: "net0".into(),
@@ -88,10 +96,13 @@ mod tests {
             failures: 2,
             ..VnicQueuePair::default()
         };
-        let rdma = VnicRdma { pairs: vec![pair], ways: vec![way(1, None), way(2, Some("no route"))] };
+        let ways = vec![way(1, None), way(2, Some("no route")), way(3, None)];
+        let rdma = VnicRdma { pairs: vec![pair], ways, cut: true };
         let text = of_vnic(&rdma);
         assert!(text.contains("rxe0 at net0: queue pair 17, 2 replaced"), "{text}");
         assert!(text.contains("host2  RDMA") && text.contains("host2  VXLAN: no route"), "{text}");
+        assert!(text.contains("RDMA; packets beyond 1400 bytes as VXLAN"), "{text}");
+        assert!(text.ends_with("than it tells: others are not shown\n"), "{text}");
         assert!(of_vnic(&VnicRdma::default()).contains("no device for it"));
     }
 

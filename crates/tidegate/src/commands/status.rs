@@ -139,6 +139,7 @@ fn title(kind: AttentionKind) -> &'static str {
         AttentionKind::SuspendedDeadline => "deadline not promised",
         AttentionKind::ImpossibleDeadline => "no CPU for a deadline",
         AttentionKind::HostLatency => "host too slow",
+        AttentionKind::NoRdma => "no RDMA",
         AttentionKind::UnplacedWork => "work elsewhere than planned",
         AttentionKind::CpuConflict => "plan of CPUs contradicted",
         AttentionKind::Drift => "drift",

@@ -4,7 +4,8 @@ use crate::exit::Failure;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use tidegate_evidence::{RDMA_DEVICES, RdmaDevice};
+use tidegate_contract::rdma::is_device_name;
+use tidegate_evidence::RDMA_DEVICES;
 use tidegate_switch::confine::User;
 use tidegate_switch::control::Client;
 use tidegate_switch::quota::PORT_MEMORY;
@@ -78,7 +79,7 @@ fn rdma_device(text: &str) -> Result<String, String> {
     let wrong = || {
         format!("{text:?} is no name of an RDMA device: `ls /sys/class/infiniband` shows those of this host")
     };
-    RdmaDevice::is_name(text).then(|| text.to_owned()).ok_or_else(wrong)
+    is_device_name(text).then(|| text.to_owned()).ok_or_else(wrong)
 }
 
 fn each_device_once(devices: &[String]) -> Result<(), Failure> {
@@ -175,6 +176,7 @@ mod tests {
     #[test]
     fn devices_have_names_and_each_is_named_once() {
         assert_eq!(rdma_device("rxe0"), Ok("rxe0".into()));
+        assert!(rdma_device("-x").is_err());
         let refused = rdma_device("../rxe0").unwrap_err();
         assert!(refused.contains("/sys/class/infiniband"), "{refused}");
         let names = |count: usize| (0..count).map(|n| format!("rxe{n}")).collect::<Vec<_>>();

@@ -59,6 +59,7 @@ pub fn hello() -> Reply {
         workers: 1,
         directable: true,
         shares_queues: true,
+        knows_rdma: true,
         rdma: vec![],
     })
 }

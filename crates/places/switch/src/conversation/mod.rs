@@ -14,17 +14,18 @@ mod fdstore;
 mod patience;
 mod watch;
 
+use crate::action::Declared;
 use fdstore::{FdStore, PredecessorState};
 use patience::Patience;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_contract::Host;
+use tidegate_contract::{Host, SegmentKey, Transport, Uplink, Vnic};
 use tidegate_durable::cut;
 use tidegate_service::foreign::{Budget, Foreign};
 use tidegate_switch::control::client::PATIENCE;
-use tidegate_switch::control::{Client, Hello, SwitchError};
+use tidegate_switch::control::{Attachment, Client, Hello, PortOrders, SwitchError, UplinkSockets};
 use tidegate_switch::stats::Reader;
 pub use watch::Wake;
 use watch::Watch;
@@ -59,6 +60,26 @@ pub struct Session {
     pub hello: Hello,
     /// It has answered a whole question after the `hello` of this connection.
     had_answered: bool,
+}
+
+impl Session {
+    /// Creates or changes a port. A switch that knows no RDMA is told of none: it could not read the contract.
+    pub fn set_port(&mut self, vnic: &Vnic, link: Attachment<'_>) -> Result<(), SwitchError> {
+        let without = (!self.hello.knows_rdma).then(|| Vnic { transport: Transport::Uplink, ..vnic.clone() });
+        self.client.set_port(without.as_ref().unwrap_or(vnic), link)
+    }
+
+    /// Creates or changes an uplink; likewise.
+    pub fn set_uplink(
+        &mut self,
+        Declared { uplink, remotes, .. }: &Declared,
+        keys: &[SegmentKey],
+        orders: PortOrders,
+        sockets: Option<UplinkSockets<'_>>,
+    ) -> Result<(), SwitchError> {
+        let without = (!self.hello.knows_rdma).then(|| Uplink { rdma: None, ..uplink.clone() });
+        self.client.set_uplink(without.as_ref().unwrap_or(uplink), remotes, keys, orders, sockets)
+    }
 }
 
 impl Conversation {
@@ -239,6 +260,7 @@ mod tests {
                             workers: 1,
                             directable: false,
                             shares_queues: false,
+                            knows_rdma: false,
                             rdma: vec![],
                         };
                         let _ = match request {
@@ -316,6 +338,7 @@ mod tests {
                     workers: 1,
                     directable: false,
                     shares_queues: false,
+                    knows_rdma: false,
                     rdma: vec![],
                 };
                 if matches!(receive::<Request>(&stream), Ok(Some((Request::Hello, _)))) {

@@ -161,6 +161,7 @@ mod tests {
             workers: 1,
             directable: false,
             shares_queues: false,
+            knows_rdma: false,
             rdma: vec![],
         };
         let region = Region::create()?;
@@ -200,6 +201,7 @@ mod tests {
             workers: 1,
             directable: false,
             shares_queues: false,
+            knows_rdma: false,
             rdma: vec![],
         };
         send(&stream, &Reply::Hello(hello), &[socket.as_fd()]).unwrap();

@@ -33,8 +33,8 @@ pub struct Facts {
     pub uplinks: BTreeMap<String, PresentUplink>,
     /// The directions that the switch reports, and those passed to it.
     pub directing: directing::Facts,
-    /// The RDMA devices of the switch.
-    pub rdma: Vec<RdmaDevice>,
+    /// The RDMA devices of the switch; `None` if its release knows no RDMA.
+    pub rdma: Option<Vec<RdmaDevice>>,
 }
 
 /// An uplink of the switch.
@@ -189,7 +189,7 @@ fn refuse(wanted: &Wanted<'_>, observed: &Observed, facts: &Facts) -> Result<(),
         .collect();
     let claimed: HashMap<Unique<'_>, &Vnic> =
         foreign.iter().rev().flat_map(|f| unique(f).map(|claim| (claim, *f))).collect();
-    let mut refusals: Vec<Refusal> = rdma::refusals(wanted, observed, &facts.rdma).collect();
+    let mut refusals: Vec<Refusal> = rdma::refusals(wanted, observed, facts.rdma.as_deref()).collect();
     for vnic in wanted.vnics {
         if let Some(obstacle) = observed.obstacles.get(&vnic.name) {
             refusals.push(Refusal::new(&vnic.name, obstacle.clone()));

@@ -16,7 +16,7 @@ use tidegate_place::{Observed, Refusal, Wanted};
 pub(super) fn refusals<'a>(
     wanted: &'a Wanted<'_>,
     observed: &'a Observed,
-    devices: &'a [RdmaDevice],
+    devices: Option<&'a [RdmaDevice]>,
 ) -> impl Iterator<Item = Refusal> + 'a {
     let is_in_force = |vnic: &&Vnic| observed.vnics.get(&vnic.name).is_some_and(|there| there.vnic == **vnic);
     let by_rdma = wanted.vnics.iter().filter(|vnic| vnic.transport == Transport::Rdma);
@@ -29,8 +29,11 @@ pub(super) fn refusals<'a>(
 }
 
 /// Returns why a vNIC cannot have a queue pair at the device of an uplink; `None` if it can, or if the uplink has no device.
-fn why_not(vnic: &Vnic, uplink: &Uplink, devices: &[RdmaDevice]) -> Option<String> {
+fn why_not(vnic: &Vnic, uplink: &Uplink, devices: Option<&[RdmaDevice]>) -> Option<String> {
     let name = uplink.rdma.as_ref()?;
+    let Some(devices) = devices else {
+        return Some("this switch is of an earlier release, which knows no RDMA: upgrade it".into());
+    };
     let Some(device) = devices.iter().find(|device| device.name == *name) else {
         return Some(format!(
             "the switch does not use the RDMA device {name} of uplink {}; start it with --rdma {name}",
@@ -65,6 +68,13 @@ mod tests {
     use tidegate_place::{Adopt, HostWork, Network};
 
     fn refused(devices: &[RdmaDevice], change: impl FnOnce(&mut Vnic, &mut Uplink)) -> Option<String> {
+        refused_at(Some(devices), change)
+    }
+
+    fn refused_at(
+        devices: Option<&[RdmaDevice]>,
+        change: impl FnOnce(&mut Vnic, &mut Uplink),
+    ) -> Option<String> {
         let mut vnic = tidegate_testkit::contract::vnic("a", 1);
         vnic.transport = Transport::Rdma;
         vnic.mtu = 978;
@@ -103,6 +113,8 @@ mod tests {
         assert_eq!(refused(&[], |vnic, _| vnic.transport = Transport::Uplink), None);
         let said = refused(&[], |_, _| {}).unwrap();
         assert!(said.contains("start it with --rdma rxe0"), "{said}");
+        let said = refused_at(None, |_, _| {}).unwrap();
+        assert!(said.contains("knows no RDMA: upgrade it"), "{said}");
         let broken = RdmaDevice { error: Some("libibverbs cannot be loaded".into()), ..device() };
         assert!(refused(&[broken], |_, _| {}).unwrap().contains("of no use: libibverbs"));
         let infiniband = RdmaDevice { link: "infiniband".into(), ..device() };

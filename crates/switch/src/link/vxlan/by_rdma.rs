@@ -34,6 +34,7 @@ use tidegate_uplink::{stamp, vxlan};
 /// Bytes of a frame's outer headers beyond VXLAN's: BTH 12, DETH 8, the header of the lane, ICRC 4; VXLAN has 8 for
 /// these.
 const MORE: usize = 12 + 8 + header::LEN + 4 - vxlan::LEN;
+const _: () = assert!(MORE as u64 == tidegate_contract::rdma::BEYOND_VXLAN, "as admission counts");
 
 /// Room for a frame's datagrams, counted on the wire.
 struct Datagrams<'a> {

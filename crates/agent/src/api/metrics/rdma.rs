@@ -1,0 +1,88 @@
+//! Metrics of RDMA.
+//!
+//! ```text
+//!  RdmaStatus of each uplink with a device ─▶ counters, queue pairs of vNICs ─▶ families
+//! ```
+
+use super::families::{Families, Kind::Counter, Kind::Gauge};
+use crate::views::UplinkView;
+use std::collections::BTreeMap;
+use std::fmt;
+use tidegate_evidence::RdmaCounts;
+
+/// A counter: name, help, value.
+type Family = (&'static str, &'static str, fn(&RdmaCounts) -> u64);
+
+/// Each counter of [`RdmaCounts`].
+const COUNTERS: [Family; 13] = [
+    ("rdma_sent_datagrams", "Datagrams that the device took", |c| c.sent),
+    ("rdma_sent_bytes", "Bytes of their frames", |c| c.sent_bytes),
+    ("rdma_unsent_datagrams", "Datagrams that the device did not take, or could not send", |c| c.unsent),
+    ("rdma_received_datagrams", "Datagrams of members", |c| c.received),
+    ("rdma_received_bytes", "Bytes of their frames", |c| c.received_bytes),
+    ("rdma_copied_out_bytes", "Bytes that were copied into send buffers", |c| c.copied_out),
+    ("rdma_copied_in_bytes", "Bytes that were copied out of receive buffers", |c| c.copied_in),
+    ("rdma_unknown_member_datagrams", "Datagrams of no member, dropped", |c| c.unknown_member),
+    ("rdma_spoofed_datagrams", "Datagrams of a member with another source address, dropped", |c| c.spoofed),
+    ("rdma_malformed_datagrams", "Datagrams without a valid header, dropped", |c| c.malformed),
+    ("rdma_lost_datagrams", "Datagrams of members that never arrived", |c| c.lost),
+    ("rdma_waits_for_buffers", "Times that a frame found no send buffer", |c| c.no_buffers),
+    ("rdma_failed_queue_pairs", "Queue pairs that failed", |c| c.failed_pairs),
+];
+
+impl Families<'_, '_> {
+    /// RDMA of the uplinks of this host.
+    pub(super) fn rdma(&mut self, uplinks: &BTreeMap<String, UplinkView>) -> fmt::Result {
+        let by_rdma = || uplinks.values().filter_map(|view| Some((view.name.as_str(), view.rdma.as_ref()?)));
+        for (name, help, count) in COUNTERS {
+            let values =
+                by_rdma().map(|(uplink, rdma)| (vec![("uplink", uplink)], count(&rdma.counts) as f64));
+            self.family(name, help, Counter, values)?;
+        }
+        let pairs = by_rdma().flat_map(|(uplink, rdma)| {
+            rdma.pairs.iter().map(move |pair| {
+                let labels = vec![("vnic", pair.vnic.as_str()), ("uplink", uplink)];
+                (labels, f64::from(u8::from(pair.queue_pair.is_some())))
+            })
+        });
+        let help =
+            "1 where a vNIC with transport = \"rdma\" has a queue pair, 0 where its frames go as VXLAN";
+        self.family("rdma_queue_pair", help, Gauge, pairs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::metrics::encode;
+    use crate::board::Published;
+    use std::sync::Arc;
+    use tidegate_evidence::{QueuePairStatus, RdmaStatus};
+
+    #[test]
+    fn each_counter_and_each_vnic_is_there() {
+        // Each counter has another value.
+        let counts: serde_json::Map<String, serde_json::Value> =
+            serde_json::to_value(RdmaCounts::default()).unwrap().as_object().unwrap().clone();
+        let counts = counts.into_iter().zip(100..).map(|((name, _), value)| (name, value.into())).collect();
+        let counts: RdmaCounts = serde_json::from_value(serde_json::Value::Object(counts)).unwrap();
+        let pair = |vnic: &str, queue_pair| QueuePairStatus {
+            vnic: vnic.into(),
+            queue_pair,
+            ..QueuePairStatus::default()
+        };
+        let pairs = vec![pair("a", Some(17)), pair("b", None)];
+        let view = UplinkView::with_rdma("net0", RdmaStatus { pairs, counts, ..RdmaStatus::default() });
+        let uplinks = BTreeMap::from([("net0".to_owned(), view)]);
+        let text = encode(Arc::new(Published { uplinks, ..Published::starting() })).unwrap();
+        let values: std::collections::BTreeSet<&str> = text
+            .lines()
+            .filter(|line| line.starts_with("tidegate_rdma_") && line.contains("_total{"))
+            .filter_map(|line| line.split(' ').nth(1))
+            .collect();
+        assert_eq!(values.len(), COUNTERS.len(), "{text}");
+        assert_eq!(serde_json::to_value(counts).unwrap().as_object().unwrap().len(), COUNTERS.len());
+        assert!(text.contains("tidegate_rdma_queue_pair{vnic=\"a\",uplink=\"net0\"} 1"), "{text}");
+        assert!(text.contains("tidegate_rdma_queue_pair{vnic=\"b\",uplink=\"net0\"} 0"), "{text}");
+    }
+}
