@@ -30,6 +30,7 @@ DSCP = 40
 """The mark of the host's frames."""
 HOLD = 0.3
 MOST_TOLD = 10
+MOST_COMPARED = 10
 TERMS = """
 [openflow]
 listen = "127.0.0.1:0"
@@ -99,10 +100,14 @@ class Controller:
         return self.runtime.core.engine.newest.links == self.config.links and self.still()
 
     def still(self) -> bool:
-        """All rules are there, for the links that are seen."""
+        """All rules are there, for the links that are seen.
+
+        The core waits for no comparison of a switch that is back: it ends when the switch has no order left.
+        """
         core = self.runtime.core
         followed = core.followed == core.engine.newest and core.basis.phase == Phase.IDLE
-        return followed and not core.engine.running and not core.stale
+        ordered = any(one._orders for one in self.runtime.switches.values())
+        return followed and not core.engine.running and not core.stale and not ordered
 
     @property
     def heard(self) -> int:
@@ -149,10 +154,33 @@ class Controller:
         return self.runtime.core.engine.paths[name]
 
     async def as_intended(self) -> None:
-        """All switches hold what they are to hold: as `sync` compares it, and as `ovs-ofctl` prints it."""
+        """All switches hold what they are to hold: as `sync` compares it, and as `ovs-ofctl` prints it.
+
+        BFD may lose the other end at any time. A difference that is found amid the change that follows tells
+        nothing: all is compared again when that change has ended.
+        """
+        for _ in range(MOST_COMPARED):
+            before = self._changed
+            try:
+                await self._compare()
+            except AssertionError:
+                if self.still() and self._changed == before:
+                    raise
+                await self.until("the end of the change", self.still)
+            else:
+                return
+        raise AssertionError(f"compared {MOST_COMPARED} times in vain: changes came amid each comparison")
+
+    @property
+    def _changed(self) -> int:
+        """Rules and groups that came, changed or went."""
+        return sum(one.changed for one in self.runtime.switches.values())
+
+    async def _compare(self) -> None:
         for switch, intent in self.runtime.core.intents().items():
             held = await sync.read(self.runtime.server.sessions[switch])
-            assert sync.plan(held, intent).changes == 0
+            changes = [str(change) for stage in sync.plan(held, intent).stages for change in stage]
+            assert not changes, f"{switch} is not as intended: {changes}"
             lines = await asyncio.to_thread(self.fabric.dump_flows, switch)
             assert rendered.lines(lines) == {rendered.rule(rule) for rule in intent.rules}
             lines = await asyncio.to_thread(self.fabric.dump_groups, switch)

@@ -108,7 +108,7 @@ def test_pings_of_a_tap_do_not_wait_behind_its_downloads(tap: Tap, flows: str) -
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("flows", ["8up", "8down"])
+@pytest.mark.parametrize("flows", ["8up", pytest.param("8down", marks=pytest.mark.nightly)])
 def test_pings_of_a_guest_do_not_wait_behind_its_tcp(guest: InGuest, flows: str) -> None:
     """A guest that was not changed in any way."""
     is_short(guest, flows, beside(guest, flows, FIFO))

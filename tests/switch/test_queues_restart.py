@@ -66,6 +66,7 @@ def probed(stack: Stack, file: Path) -> Json:
     return ping(file.read_text())
 
 
+@pytest.mark.nightly
 def test_frames_that_wait_in_front_of_a_taps_limit(tap: Tap) -> None:
     """Each is counted once, a neighbour loses none by an upgrade, and pings are short again."""
     fabric, host, folder = tap.fabric, tap.fabric.host, Path(tap.folder)
