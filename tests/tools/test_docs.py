@@ -386,9 +386,9 @@ def test_metrics(host: Host, tmp_path: Path) -> None:
     answers = ("clock_offset_seconds", "clock_error_seconds", "round_trip_seconds", "refused_notices_total")
     for metric in (f"tidegate_peer_{answer}" for answer in answers):
         del documented[metric]
-    # Served where CPUs are planned and frames steered, and where a controller grants paths: cores.rs and
-    # paths.rs in crates/agent/src/api/metrics.
-    elsewhere = ("tidegate_cores_", "tidegate_path_")
+    # Served where CPUs are planned and frames steered, where a controller grants paths, and with RDMA:
+    # cores.rs, paths.rs and rdma.rs in crates/agent/src/api/metrics.
+    elsewhere = ("tidegate_cores_", "tidegate_path_", "tidegate_rdma_")
     for metric in [metric for metric in documented if metric.startswith(elsewhere)]:
         served.setdefault(metric, documented[metric])
     assert documented == served
