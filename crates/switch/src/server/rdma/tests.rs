@@ -189,7 +189,8 @@ fn members_are_vnics_of_peers_in_segments_with_queue_pairs() {
     let heard = scene.heard(FAR.into());
     let elsewhere = Heard { segment: tidegate_contract::Segment::new(9).unwrap(), ..heard };
     let unnamed = Heard { mac: Mac([2, 9, 9, 9, 9, 9]), queue_pair: 78, ..heard };
-    scene.switch.rdma.set_heard(vec![heard, elsewhere, unnamed]);
+    let former = Heard { mac: Mac([2, 9, 9, 9, 9, 8]), address: [127, 0, 0, 3].into(), ..heard };
+    scene.switch.rdma.set_heard(vec![heard, elsewhere, unnamed, former]);
     let status = scene.wait("two members", |status| {
         status.members.len() == 2 && status.members.iter().all(|member| member.error.is_none())
     });

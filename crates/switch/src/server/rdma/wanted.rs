@@ -15,7 +15,7 @@ use crate::server::uplink::UplinkEntry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
-use tidegate_contract::{Mac, Segment, Transport};
+use tidegate_contract::{Mac, Peer, Segment, Transport};
 use tidegate_uplink::rdma::q_key;
 
 /// What one uplink's link should have.
@@ -101,9 +101,13 @@ impl Wished {
         let here: BTreeSet<SegmentIndex> = pairs.values().map(|wanted| wanted.segment).collect();
         let remotes: HashMap<(Segment, Mac), &str> =
             entry.remotes.iter().map(|remote| ((remote.segment, remote.mac), remote.name.as_str())).collect();
+        let peers: HashMap<PeerIndex, &Peer> =
+            entry.uplink.peers.iter().filter_map(|peer| Some((entry.number(peer)?, peer))).collect();
         let member = |heard: &Heard| {
             let segment = *indices.get(&heard.segment).filter(|index| here.contains(index))?;
-            let peer = entry.peer_at(entry.peer(heard.peer)).filter(|peer| peer.carries(heard.segment))?;
+            // Numbers are given again: another host may have the one under which this was heard.
+            let is_it = |peer: &&&Peer| peer.address == Some(heard.address) && peer.carries(heard.segment);
+            let peer = peers.get(&heard.peer).filter(is_it)?;
             Some(Member {
                 id: heard.segment,
                 segment,
