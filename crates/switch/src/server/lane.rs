@@ -34,8 +34,8 @@ pub struct Lane {
 pub(super) struct Shown {
     /// Why no frame goes by RDMA.
     pub(super) error: Option<String>,
-    /// Numbers of the queue pairs of ports.
-    pub(super) numbers: BTreeMap<PortIndex, u32>,
+    /// Numbers and Q_Keys of the queue pairs of ports.
+    pub(super) numbers: BTreeMap<PortIndex, (u32, u32)>,
     /// Their state.
     pub(super) pairs: Vec<QueuePairStatus>,
     /// vNICs of other hosts.
@@ -84,8 +84,8 @@ impl Lane {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of a port's queue pair, for announcements.
-    pub fn number(&self, port: PortIndex) -> Option<u32> {
+    /// Returns number and Q_Key of a port's queue pair, for announcements.
+    pub fn pair(&self, port: PortIndex) -> Option<(u32, u32)> {
         self.shown().numbers.get(&port).copied()
     }
 

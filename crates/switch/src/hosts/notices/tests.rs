@@ -310,6 +310,7 @@ fn local(mac: u8) -> Local {
         mac,
         is_up: true,
         queue_pair: None,
+        q_key: 0,
         longest: 0,
     }
 }

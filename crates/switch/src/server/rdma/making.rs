@@ -180,7 +180,7 @@ impl Making {
         Arc::new(Tables::new(pairs, members.iter().filter_map(entry).collect()))
     }
 
-    /// Tells others what there is now. Returns whether queue pairs came or went.
+    /// Tells others what there is now. Returns whether queue pairs came, went, or have another Q_Key.
     pub(super) fn show(&self, wished: &Wished) -> bool {
         let pair = |(port, vnic): (&PortIndex, &String)| {
             let number = self.pairs.get(port).map(|(pair, _)| pair.number());
@@ -201,7 +201,8 @@ impl Making {
             longest: member.longest,
             error: self.handles.of(member.address).err().map(str::to_owned),
         };
-        let numbers = self.pairs.iter().map(|(port, (pair, _))| (*port, pair.number())).collect();
+        let numbers =
+            self.pairs.iter().map(|(port, (pair, q_key))| (*port, (pair.number(), *q_key))).collect();
         let mut shown = self.lane.shown();
         shown.error = self.gid.as_ref().err().cloned();
         shown.pairs = wished.vnics.iter().map(pair).collect();

@@ -5,9 +5,14 @@ use crate::hosts::notices::Heard;
 use tidegate_uplink::notice::Member;
 use tidegate_uplink::rdma::q_key;
 
+/// Returns the Q_Key under a key.
+fn of_key(key: u8) -> u32 {
+    q_key(&Key::new([key; 16]), 42)
+}
+
 /// A vNIC with a queue pair.
 fn with(mac: u8, queue_pair: u32) -> Local {
-    Local { queue_pair: Some(queue_pair), longest: 4064, ..local(mac) }
+    Local { queue_pair: Some(queue_pair), q_key: of_key(7), longest: 4064, ..local(mac) }
 }
 
 /// What is heard of it at the second host.
@@ -18,7 +23,7 @@ fn heard(mac: u8, queue_pair: u32, key: u8) -> Heard {
         peer: peer(2),
         address: address(2),
         queue_pair,
-        q_key: q_key(&Key::new([key; 16]), 42),
+        q_key: of_key(key),
         longest: 4064,
     }
 }
@@ -104,6 +109,12 @@ fn another_key_has_members_announced_anew_with_its_q_key() {
     a.knows_of(&[2], None, both(KeyNumber::Even));
     assert_eq!(tells(&time, &mut a, &mut b, 20), [[]; 0]);
     b.knows_of(&[1], None, both(KeyNumber::Odd));
+    assert_eq!(
+        tells(&time, &mut a, &mut b, 4000),
+        [[]; 1],
+        "never with a Q_Key that the queue pair does not have"
+    );
+    b.engine.set_locals(vec![Local { q_key: of_key(8), ..with(1, 17) }]);
     assert_eq!(tells(&time, &mut a, &mut b, 20), [[heard(1, 17, 8)]], "the new key is sent with");
     let keys = Keys { even: None, ..keys };
     a.knows_of(&[2], None, vec![KeyedSegment { keys, sends: KeyNumber::Odd, ..keyed(7) }]);
