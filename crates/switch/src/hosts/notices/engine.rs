@@ -297,7 +297,7 @@ impl Engine {
             }
             Body::Member(Member { mac, since_ns, queue_pair, longest }) => {
                 peer.admit(notice, now)?;
-                let since = peer.since(since_ns, now).ok_or(NoticeRefusal::NoClock)?;
+                let since = peer.since(since_ns, now);
                 let mac = Mac(mac).as_source().map_err(|_| NoticeRefusal::Malformed)?;
                 let keyed = self.segments.iter().find(|keyed| keyed.segment == segment);
                 let q_key = keyed.and_then(|keyed| keyed.q_key(notice.key)).ok_or(NoticeRefusal::NoKey)?;

@@ -117,7 +117,8 @@ impl Outgoing {
         }
     }
 
-    /// Returns the way from a port's vNIC with address `src` to the vNIC with `dst`; `None` if one of them has no queue pair.
+    /// Returns the way from a port's vNIC with address `src` to the vNIC with `dst`; `None` if one of them has no queue pair,
+    /// or the way to its host is not known.
     #[inline]
     pub fn way(&self, port: PortIndex, segment: SegmentIndex, src: Mac, dst: Mac) -> Option<Way> {
         let at = self.tables.pair_place(port)?;
@@ -126,7 +127,7 @@ impl Outgoing {
             return None;
         }
         let member = self.tables.place(segment, dst)?;
-        let to = self.tables.at(member)?;
+        let to = self.tables.at(member).filter(|to| to.handles.is_some())?;
         let longest = (to.longest as usize).min(self.memory.size().saturating_sub(header::LEN));
         let key = Key::new(to.peer, to.queue_pair, pair.number());
         Some(Way { peer: to.peer, longest, pair: at, member, key })
@@ -272,8 +273,8 @@ impl Lane<'_> {
             && let Some((at, to)) = self.waiting.pop(place)
         {
             let member = tables.at(to.member as usize);
-            let Some((member, handle)) =
-                member.and_then(|member| Some((member, member.handles.get(usize::from(to.handle))?)))
+            let Some((member, handle)) = member
+                .and_then(|member| Some((member, member.handles.as_ref()?.get(usize::from(to.handle))?)))
             else {
                 self.pool.give(at);
                 lost += 1;

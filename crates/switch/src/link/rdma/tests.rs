@@ -297,3 +297,19 @@ proptest! {
         prop_assert_eq!(scene.counters(0).replaced.get(), 0, "none is in flight");
     }
 }
+
+/// The way to its host may be unknown, or its announcements may be lost on the way here: it sends all the same.
+#[test]
+fn a_member_without_address_handles_may_send_and_is_not_sent_to() {
+    let mut scene = scene(false);
+    let without = |tables: &Tables| {
+        let members = tables.members().map(|member| MemberEntry { handles: None, ..member.clone() });
+        Arc::new(Tables::new(tables.pairs().to_vec(), members.collect()))
+    };
+    scene.incoming.set_tables(without(&scene.tables[1]));
+    assert!(scene.post(7, 60, false));
+    scene.out.flush();
+    assert_eq!(scene.arrived(), [7]);
+    scene.out.set_tables(without(&scene.tables[0]));
+    assert_eq!(scene.out.way(0, SEGMENT, A, B), None);
+}

@@ -69,19 +69,15 @@ impl Making {
 
         let hosts: BTreeSet<_> = match self.pairs.is_empty() {
             true => BTreeSet::new(),
-            false => wished.members.iter().map(|member| member.address).collect(),
+            false => wished.members.iter().filter(|m| m.is_fresh).map(|member| member.address).collect(),
         };
         let (device, from) = (&self.lane.setup.device, self.gid.as_ref().ok().copied().unwrap_or_default());
         let fresh =
             self.handles.refresh(&hosts, now, |host, at| Address::new(device, from, host, traffic_class(at)));
 
-        let is_reached = |member: &&Member| self.handles.of(member.address).is_ok();
         let numbers: Vec<u32> = self.pairs.values().map(|(pair, _)| pair.number()).collect();
-        let reached: Vec<Member> = match self.pairs.is_empty() {
-            true => vec![],
-            false => wished.members.iter().filter(is_reached).cloned().collect(),
-        };
-        let content = (numbers, reached);
+        let members = if self.pairs.is_empty() { vec![] } else { wished.members.clone() };
+        let content = (numbers, members);
         if !fresh && self.published.as_ref() == Some(&content) {
             return None;
         }
@@ -164,20 +160,30 @@ impl Making {
     }
 
     fn tables(&self, members: &[Member]) -> Arc<Tables> {
-        let entry = |member: &Member| {
-            Some(MemberEntry {
-                segment: member.segment,
-                mac: member.mac,
-                peer: member.peer,
-                address: member.address,
-                queue_pair: member.queue_pair,
-                q_key: member.q_key,
-                longest: member.longest,
-                handles: self.handles.of(member.address).ok()?.clone(),
-            })
+        // One without a way to it is a member all the same: its frames are taken.
+        let entry = |member: &Member| MemberEntry {
+            segment: member.segment,
+            mac: member.mac,
+            peer: member.peer,
+            address: member.address,
+            queue_pair: member.queue_pair,
+            q_key: member.q_key,
+            longest: member.longest,
+            handles: self.way_to(member).ok().cloned(),
         };
         let pairs = self.pairs.values().map(|(pair, _)| pair.clone()).collect();
-        Arc::new(Tables::new(pairs, members.iter().filter_map(entry).collect()))
+        Arc::new(Tables::new(pairs, members.iter().map(entry).collect()))
+    }
+
+    /// Returns the address handles of a member's host.
+    ///
+    /// # Errors
+    /// Why no frame goes to it by RDMA.
+    fn way_to(&self, member: &Member) -> Result<&[Arc<Address>; HANDLES], &str> {
+        if !member.is_fresh {
+            return Err("its host has not announced it for 35 s");
+        }
+        self.handles.of(member.address)
     }
 
     /// Tells others what there is now. Returns whether queue pairs came, went, or have another Q_Key.
@@ -199,7 +205,7 @@ impl Making {
             peer: member.host.clone(),
             queue_pair: member.queue_pair,
             longest: member.longest,
-            error: self.handles.of(member.address).err().map(str::to_owned),
+            error: self.way_to(member).err().map(str::to_owned),
         };
         let numbers =
             self.pairs.iter().map(|(port, (pair, q_key))| (*port, (pair.number(), *q_key))).collect();

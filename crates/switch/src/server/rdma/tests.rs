@@ -109,7 +109,7 @@ impl Scene {
         let remote = testing::remote("far");
         let peer = self.switch.lock().uplinks["net0"].numbers().next().unwrap();
         let (segment, mac) = (remote.segment, remote.mac);
-        Heard { segment, mac, peer, address, queue_pair: 77, q_key: 5, longest: 1500 }
+        Heard { segment, mac, peer, address, queue_pair: 77, q_key: 5, longest: 1500, is_fresh: true }
     }
 }
 
@@ -193,6 +193,12 @@ fn members_are_vnics_of_peers_in_segments_with_queue_pairs() {
     scene.switch.rdma.set_heard(vec![heard, elsewhere, unnamed, former]);
     let status = scene.wait("two members", |status| {
         status.members.len() == 2 && status.members.iter().all(|member| member.error.is_none())
+    });
+    let stale = Heard { is_fresh: false, ..unnamed };
+    scene.switch.rdma.set_heard(vec![heard, stale]);
+    scene.wait("one that may only send", |status| {
+        let why = |at: usize| status.members.get(at)?.error.clone();
+        why(0).is_none() && why(1).is_some_and(|why| why.contains("35 s"))
     });
     let told = |member: &MemberStatus| (member.remote.clone(), member.peer.clone(), member.queue_pair);
     let told: Vec<_> = status.members.iter().map(told).collect();

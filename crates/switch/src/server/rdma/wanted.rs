@@ -49,6 +49,8 @@ pub(super) struct Member {
     pub(super) queue_pair: u32,
     pub(super) q_key: u32,
     pub(super) longest: u32,
+    /// Whether frames go to it; if not, it may only send.
+    pub(super) is_fresh: bool,
 }
 
 impl Wished {
@@ -119,6 +121,7 @@ impl Wished {
                 queue_pair: heard.queue_pair,
                 q_key: heard.q_key,
                 longest: heard.longest.into(),
+                is_fresh: heard.is_fresh,
             })
         };
         let members = heard.iter().filter_map(member).collect();

@@ -25,6 +25,7 @@ fn heard(mac: u8, queue_pair: u32, key: u8) -> Heard {
         queue_pair,
         q_key: of_key(key),
         longest: 4064,
+        is_fresh: true,
     }
 }
 
@@ -59,13 +60,13 @@ fn a_member_is_heard_changes_and_leaves() {
 }
 
 #[test]
-fn members_of_a_silent_peer_are_forgotten_after_35_seconds() {
+fn members_of_a_silent_peer_are_sent_to_for_35_seconds_and_forgotten_after_80() {
     let time = Time::default();
     let (mut a, mut b) = pair(&time, 0, 0);
     b.engine.set_locals(vec![with(1, 17)]);
     assert_eq!(tells(&time, &mut a, &mut b, 20).len(), 1);
     let began = time.read(0, 0);
-    let told = loop {
+    let mut tells = || loop {
         let now = time.read(0, 0);
         let due = a.engine.due(now).unwrap();
         assert!(due <= now + SECOND, "the thread looks each second");
@@ -73,11 +74,14 @@ fn members_of_a_silent_peer_are_forgotten_after_35_seconds() {
         a.engine.send();
         b.capture();
         if let Some(told) = a.engine.take_members() {
-            break told;
+            break (told, (time.read(0, 0) - began) / SECOND);
         }
     };
-    assert_eq!(told, []);
-    assert!((34 * SECOND..37 * SECOND).contains(&(time.read(0, 0) - began)));
+    let (told, after) = tells();
+    assert_eq!(told, [Heard { is_fresh: false, ..heard(1, 17, 7) }]);
+    assert!((34..37).contains(&after), "{after}");
+    let (told, after) = tells();
+    assert!(told.is_empty() && (79..82).contains(&after), "{told:?} {after}");
 }
 
 #[test]
@@ -108,10 +112,11 @@ fn another_key_has_members_announced_anew_with_its_q_key() {
     let both = |sends| vec![KeyedSegment { keys, sends, ..keyed(7) }];
     a.knows_of(&[2], None, both(KeyNumber::Even));
     assert_eq!(tells(&time, &mut a, &mut b, 20), [[]; 0]);
+    let stale = Heard { is_fresh: false, ..heard(1, 17, 7) };
     b.knows_of(&[1], None, both(KeyNumber::Odd));
     assert_eq!(
         tells(&time, &mut a, &mut b, 4000),
-        [[]; 1],
+        [[stale]],
         "never with a Q_Key that the queue pair does not have"
     );
     b.engine.set_locals(vec![Local { q_key: of_key(8), ..with(1, 17) }]);
