@@ -9,7 +9,8 @@
 //!  Late, vNICs that came, their queue pairs, time ─ send ─▶ requests, reports, announcements ─▶ sockets
 //! ```
 //!
-//! A message from an address that is no peer's is dropped before its tag is computed. The times of an exchange are read
+//! A message from an address that is no peer's is dropped before its tag is computed. Only authentic messages use up what a
+//! peer may send: how many tags are computed is bounded by the thread's turns. The times of an exchange are read
 //! right before a message leaves and right after it came: what lies between them and the wire widens the interval of
 //! the offset, and never makes it wrong.
 
@@ -227,9 +228,6 @@ impl Engine {
         };
         let way = Way { from, to: state.setup.local };
         let Some(peer) = self.peers.get_mut(&index) else { return };
-        if !peer.may_send(now) {
-            return peer.refuse(NoticeRefusal::TooMany);
-        }
         let segments = &self.segments;
         let keys = |vni| {
             let is_it = |keyed: &&KeyedSegment| keyed.segment.id() == vni && peer.keys_reach(keyed.segment);
@@ -256,6 +254,9 @@ impl Engine {
         let Some(segment) = Segment::new(notice.vni) else { return Err(NoticeRefusal::Malformed) };
         match notice.body {
             Body::ClockRequest => {
+                if !peer.may_ask(now) {
+                    return Err(NoticeRefusal::TooMany);
+                }
                 if peer.is_unknown(notice.started_ns) {
                     peer.exchange.hurry(now);
                 }
