@@ -118,7 +118,7 @@ impl Scene {
         let side = &mut self.sides[n];
         let old = side.out.set_tables(tables.clone());
         side.incoming.set_tables(tables.clone());
-        // As `retire` does, but on the worker's thread.
+        // As `Retiring` does, but on the worker's thread.
         for pair in old.pairs().iter().filter(|pair| pair.number() != tables.pairs()[0].number()) {
             pair.fail().unwrap();
         }

@@ -6,7 +6,10 @@
 //! ```
 
 use super::Devices;
+use super::making::Making;
+use super::wanted::Wished;
 use crate::hosts::notices::Heard;
+use crate::link::rdma::Tables;
 use crate::quota::PORT_MEMORY;
 use crate::server::cpus::Cpus;
 use crate::server::ports::Connect;
@@ -205,6 +208,24 @@ fn members_are_vnics_of_peers_in_segments_with_queue_pairs() {
     assert_eq!(told, [(Some("far".into()), "host2".into(), 77), (None, "host2".into(), 78)]);
     scene.switch.remove_port("a").unwrap();
     scene.wait("no member", |status| status.members.is_empty());
+}
+
+#[test]
+fn members_are_in_the_tables_before_their_address_handles() {
+    let scene = Scene::new().up();
+    let heard = scene.heard(FAR.into());
+    let wished = Wished::all(&scene.switch.lock(), &[heard]).remove(0);
+    let mut making = Making::new(wished.lane.clone());
+    let has_way =
+        |tables: &Tables| tables.members().map(|member| member.handles.is_some()).collect::<Vec<_>>();
+    assert_eq!(has_way(&making.step(&wished, true, 1).unwrap()), [false]);
+    scene.device.refuse("ibv_create_ah", libc::ETIMEDOUT);
+    making.make_handles(2);
+    assert!(making.step(&wished, false, 3).is_none(), "its host does not answer");
+    let due = making.handles_due().unwrap();
+    making.make_handles(due);
+    assert_eq!(has_way(&making.step(&wished, false, due).unwrap()), [true]);
+    assert!(making.step(&wished, false, due).is_none());
 }
 
 #[test]
