@@ -112,7 +112,7 @@ impl Scene {
             queue_pair: there.pair.number(),
             q_key: Q_KEY,
             longest: longest_frame(there.setup.mtu, false),
-            handles: std::array::from_fn(|at| handle(at).unwrap()),
+            handles: Some(std::array::from_fn(|at| handle(at).unwrap())),
         };
         let tables = Arc::new(Tables::new(vec![here.pair.clone()], vec![member]));
         let side = &mut self.sides[n];

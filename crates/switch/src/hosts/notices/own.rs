@@ -35,6 +35,9 @@ pub(super) struct Own {
     next: u64,
 }
 
+/// What is told of a vNIC, and the Q_Key of its queue pair, if it has one.
+type Announced = (Member, Option<u32>);
+
 /// A vNIC that has a queue pair, or had one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
@@ -70,7 +73,7 @@ impl Claim {
 impl Own {
     /// Sets the vNICs of this host, as they are at `now` (ns). `present` knows since when they are up.
     pub(super) fn set(&mut self, locals: &[Local], present: &Present, now: u64) {
-        let mut wanted: HashMap<(Segment, Mac), (Member, Option<u32>)> =
+        let mut wanted: HashMap<(Segment, Mac), Announced> =
             locals.iter().filter_map(|local| claimed(local, present)).collect();
         let mut room = OF_PEER;
         for before in self.living() {
@@ -97,7 +100,7 @@ impl Own {
     }
 
     /// Gives what is told of a vNIC a new number.
-    fn tell(&mut self, segment: Segment, (member, q_key): (Member, Option<u32>), now: u64) {
+    fn tell(&mut self, segment: Segment, (member, q_key): Announced, now: u64) {
         self.next += 1;
         self.claims.insert(self.next, Claim { segment, member, q_key, changed: now });
         let key = (segment, Mac(member.mac));
@@ -122,7 +125,7 @@ impl Own {
 }
 
 /// Returns what is told of a vNIC that is up and has a queue pair.
-fn claimed(local: &Local, present: &Present) -> Option<((Segment, Mac), (Member, Option<u32>))> {
+fn claimed(local: &Local, present: &Present) -> Option<((Segment, Mac), Announced)> {
     let since_ns = present.since(local.segment, local.mac)?;
     let member = Member { mac: local.mac.0, since_ns, queue_pair: local.queue_pair?, longest: local.longest };
     (local.is_up && member.queue_pair != 0 && member.is_sound())
