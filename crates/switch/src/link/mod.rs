@@ -132,7 +132,7 @@ impl Link {
         }
     }
 
-    /// Sets the queue pairs of a link to other hosts, and returns those before, for [`rdma::retire`]; `None` without
+    /// Sets the queue pairs of a link to other hosts, and returns those before, for [`rdma::Retiring`]; `None` without
     /// RDMA.
     pub fn set_rdma(&mut self, tables: Arc<rdma::Tables>) -> Option<Arc<rdma::Tables>> {
         match self {

@@ -9,14 +9,19 @@ use crate::fdb::PortIndex;
 use crate::link::rdma::Setup;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_contract::{Uplink, UplinkKind};
 use tidegate_evidence::{MemberStatus, QueuePairStatus};
 use tidegate_verbs::{Device, Link};
 
 /// Why no frame goes by RDMA after a completion queue broke.
-pub(super) const BROKEN: &str =
+const BROKEN: &str =
     "a completion queue of the RDMA device overran or failed: the uplink has to be made anew";
+
+/// Why no frame goes by RDMA after a device did not complete sends for long.
+const STUCK: &str = "the RDMA device does not complete what was sent: the uplink has to be made anew, and memory that the \
+                     device may read stays in use until the switch ends";
 
 /// RDMA at one uplink.
 pub struct Lane {
@@ -26,6 +31,8 @@ pub struct Lane {
     pub(super) local: IpAddr,
     /// The link's parts.
     pub(super) setup: Setup,
+    /// The device does not complete what was sent.
+    stuck: AtomicBool,
     shown: Mutex<Shown>,
 }
 
@@ -34,8 +41,8 @@ pub struct Lane {
 pub(super) struct Shown {
     /// Why no frame goes by RDMA.
     pub(super) error: Option<String>,
-    /// Numbers of the queue pairs of ports.
-    pub(super) numbers: BTreeMap<PortIndex, u32>,
+    /// Numbers and Q_Keys of the queue pairs of ports.
+    pub(super) numbers: BTreeMap<PortIndex, (u32, u32)>,
     /// Their state.
     pub(super) pairs: Vec<QueuePairStatus>,
     /// vNICs of other hosts.
@@ -67,7 +74,7 @@ impl Lane {
         let device = find(name)?;
         let gid = gid_of(device, local)?;
         let setup = Setup::new(device, gid).map_err(|error| format!("RDMA device {name}: {error}"))?;
-        Ok(Self { device: name.into(), local, setup, shown: Mutex::default() })
+        Ok(Self { device: name.into(), local, setup, stuck: AtomicBool::new(false), shown: Mutex::default() })
     }
 
     /// Returns the parts of the link.
@@ -75,17 +82,23 @@ impl Lane {
         self.setup.clone()
     }
 
-    /// Whether a completion queue is of no use any more.
-    pub(super) fn is_broken(&self) -> bool {
-        self.setup.counters.broken.get() > 0
+    /// Returns why the link has to be made anew, if it has.
+    pub(super) fn broken(&self) -> Option<&'static str> {
+        let is_stuck = self.stuck.load(Ordering::Relaxed).then_some(STUCK);
+        (self.setup.counters.broken.get() > 0).then_some(BROKEN).or(is_stuck)
+    }
+
+    /// Notes that the device does not complete what was sent.
+    pub(super) fn note_stuck(&self) {
+        self.stuck.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn shown(&self) -> MutexGuard<'_, Shown> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of a port's queue pair, for announcements.
-    pub fn number(&self, port: PortIndex) -> Option<u32> {
+    /// Returns number and Q_Key of a port's queue pair, for announcements.
+    pub fn pair(&self, port: PortIndex) -> Option<(u32, u32)> {
         self.shown().numbers.get(&port).copied()
     }
 
@@ -99,8 +112,8 @@ impl Lane {
     /// # Errors
     /// No frame can go by RDMA now.
     pub(super) fn gid_now(&self) -> Result<u8, String> {
-        if self.is_broken() {
-            return Err(BROKEN.into());
+        if let Some(why) = self.broken() {
+            return Err(why.into());
         }
         let device = &self.setup.device;
         let port = device.port().map_err(|error| format!("RDMA device {}: {error}", self.device))?;

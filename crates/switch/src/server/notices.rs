@@ -32,13 +32,14 @@ impl Switch {
         let table = self.lock();
         let lanes = || table.uplinks.values().filter_map(|uplink| uplink.rdma.as_ref()?.as_ref().ok());
         let of = |entry: &Entry| {
-            let pair = lanes().find_map(|lane| Some((lane.number(entry.index)?, lane.longest())));
+            let pair = lanes().find_map(|lane| Some((lane.pair(entry.index)?, lane.longest())));
             Local {
                 name: entry.vnic.name.clone(),
                 segment: entry.vnic.segment,
                 mac: entry.vnic.mac,
                 is_up: entry.broken.is_none() && is_up(&entry.end),
-                queue_pair: pair.map(|(number, _)| number),
+                queue_pair: pair.map(|((number, _), _)| number),
+                q_key: pair.map_or(0, |((_, q_key), _)| q_key),
                 longest: pair.map_or(0, |(_, longest)| longest.try_into().unwrap_or(u16::MAX)),
             }
         };

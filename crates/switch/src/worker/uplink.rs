@@ -54,7 +54,7 @@ impl Worker {
         self.ports[usize::from(index)].as_mut()?.link.set_pairs(outgoing, incoming)
     }
 
-    /// Sets the queue pairs of an own uplink, and returns those before, for the caller to [retire](rdma::retire()); `None`
+    /// Sets the queue pairs of an own uplink, and returns those before, for the caller to [retire](rdma::Retiring); `None`
     /// without RDMA.
     #[must_use = "a worker has no time to free memory"]
     pub fn set_rdma(&mut self, index: PortIndex, tables: Arc<rdma::Tables>) -> Option<Arc<rdma::Tables>> {

@@ -114,13 +114,13 @@ impl Scene {
             queue_pair: there.pair.number(),
             q_key: Q_KEY,
             longest: longest_frame(there.setup.mtu, false),
-            handles: std::array::from_fn(|at| handle(at).unwrap()),
+            handles: Some(std::array::from_fn(|at| handle(at).unwrap())),
         };
         let tables = Arc::new(Tables::new(vec![here.pair.clone()], vec![member]));
         let side = &mut self.sides[n];
         let old = side.out.set_tables(tables.clone());
         side.incoming.set_tables(tables.clone());
-        // As `retire` does, but on the worker's thread.
+        // As `Retiring` does, but on the worker's thread.
         for pair in old.pairs().iter().filter(|pair| pair.number() != tables.pairs()[0].number()) {
             pair.fail().unwrap();
         }

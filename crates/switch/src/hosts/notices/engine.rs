@@ -9,7 +9,8 @@
 //!  Late, vNICs that came, their queue pairs, time ─ send ─▶ requests, reports, announcements ─▶ sockets
 //! ```
 //!
-//! A message from an address that is no peer's is dropped before its tag is computed. The times of an exchange are read
+//! A message from an address that is no peer's is dropped before its tag is computed. Only authentic messages use up what a
+//! peer may send: how many tags are computed is bounded by the thread's turns. The times of an exchange are read
 //! right before a message leaves and right after it came: what lies between them and the wire widens the interval of
 //! the offset, and never makes it wrong.
 
@@ -18,7 +19,7 @@ use super::members::{Heard, Members, QueuePair, Said};
 use super::own::Own;
 use super::peer::{Peer, refusal};
 use super::present::Present;
-use super::setup::{KeyedSegment, LinkSetup, Local, QKeys, Setup};
+use super::setup::{KeyedSegment, LinkSetup, Local, Setup};
 use super::socket;
 use crate::fdb::{PeerIndex, PortIndex};
 use crate::hosts::{Clocks, Late};
@@ -114,7 +115,7 @@ impl Engine {
         let now = (self.clock)();
         let mut before = std::mem::take(&mut self.peers);
         let mut links_before = std::mem::take(&mut self.links);
-        let segments_before = std::mem::replace(&mut self.segments, setup.segments);
+        self.segments = setup.segments;
         for link in setup.links {
             let mut state = LinkState {
                 by_address: link.peers.iter().map(|peer| (peer.address, peer.index)).collect(),
@@ -148,16 +149,11 @@ impl Engine {
             self.links.push(state);
         }
         before.into_keys().for_each(|gone| self.clocks.set(gone, None));
-        let q_keys = |all: &[KeyedSegment]| -> HashMap<Segment, QKeys> {
-            all.iter().map(|keyed| (keyed.segment, keyed.q_keys())).collect()
-        };
-        let (q_keys_before, q_keys) = (q_keys(&segments_before), q_keys(&self.segments));
-        let sends = |all: &HashMap<Segment, QKeys>, segment: Segment| all.get(&segment)?.sends;
-        let is_rekeyed = |segment| sends(&q_keys_before, segment) != sends(&q_keys, segment);
-        self.own.tell_again(is_rekeyed, now);
+        let q_keys: HashMap<Segment, [Option<u32>; 2]> =
+            self.segments.iter().map(|keyed| (keyed.segment, keyed.q_keys())).collect();
         self.members.keep_valid(|peer, segment, q_key| {
             let reaches = self.peers.get(&peer).is_some_and(|peer| peer.keys_reach(segment));
-            let valid = q_keys.get(&segment).map_or([None; 2], |q_keys| q_keys.valid);
+            let valid = q_keys.get(&segment).copied().unwrap_or_default();
             reaches && (q_key.is_none() || valid.contains(&q_key))
         });
     }
@@ -232,9 +228,6 @@ impl Engine {
         };
         let way = Way { from, to: state.setup.local };
         let Some(peer) = self.peers.get_mut(&index) else { return };
-        if !peer.may_send(now) {
-            return peer.refuse(NoticeRefusal::TooMany);
-        }
         let segments = &self.segments;
         let keys = |vni| {
             let is_it = |keyed: &&KeyedSegment| keyed.segment.id() == vni && peer.keys_reach(keyed.segment);
@@ -261,6 +254,9 @@ impl Engine {
         let Some(segment) = Segment::new(notice.vni) else { return Err(NoticeRefusal::Malformed) };
         match notice.body {
             Body::ClockRequest => {
+                if !peer.may_ask(now) {
+                    return Err(NoticeRefusal::TooMany);
+                }
                 if peer.is_unknown(notice.started_ns) {
                     peer.exchange.hurry(now);
                 }
@@ -302,7 +298,7 @@ impl Engine {
             }
             Body::Member(Member { mac, since_ns, queue_pair, longest }) => {
                 peer.admit(notice, now)?;
-                let since = peer.since(since_ns, now).ok_or(NoticeRefusal::NoClock)?;
+                let since = peer.since(since_ns, now);
                 let mac = Mac(mac).as_source().map_err(|_| NoticeRefusal::Malformed)?;
                 let keyed = self.segments.iter().find(|keyed| keyed.segment == segment);
                 let q_key = keyed.and_then(|keyed| keyed.q_key(notice.key)).ok_or(NoticeRefusal::NoKey)?;
@@ -351,9 +347,12 @@ impl Engine {
             peer.counts.announcements_sent += 1;
             bodies.push((came.segment, Body::Here(Here { mac: came.mac.0, since_ns: came.since })));
         }
-        while let Some((segment, member)) = peer.telling.next(&self.own, now, concerns) {
-            peer.counts.members_sent += 1;
-            bodies.push((segment, Body::Member(member)));
+        while let Some(claim) = peer.telling.next(&self.own, now, concerns) {
+            // Its peers would take the Q_Key of the key that makes the tag. With that Q_Key, it is told at once.
+            if claim.q_key.is_none_or(|q_key| sends_with(&self.segments, claim.segment) == Some(q_key)) {
+                peer.counts.members_sent += 1;
+                bodies.push((claim.segment, Body::Member(claim.member)));
+            }
         }
         let asks = if peer.exchange.next() <= now { peer.asked_with() } else { None };
         for (segment, body) in bodies {
@@ -446,4 +445,10 @@ impl Engine {
     pub fn unknown(&self, link: PortIndex) -> u64 {
         self.links.iter().find(|state| state.setup.index == link).map_or(0, |state| state.unknown)
     }
+}
+
+/// Returns the Q_Key of the key with which a segment sends.
+fn sends_with(segments: &[KeyedSegment], segment: Segment) -> Option<u32> {
+    let keyed = segments.iter().find(|keyed| keyed.segment == segment)?;
+    keyed.q_key(keyed.sends)
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  announcements, the last of each (peer, segment, MAC) ─▶ Members ─▶ of several hosts the latest since ─▶ Heard
-//!  time: 35 s without one ─▶ forgotten                       ▲
+//!  time: 35 s without one ─▶ sends alone; 80 s ─▶ forgotten  ▲
 //!  restart, another key, a segment less ─▶ forgotten ────────┘
 //! ```
 //!
@@ -18,8 +18,11 @@ use tidegate_contract::{Mac, Segment};
 pub(super) const OF_PEER: usize = 1024;
 /// Most members of all peers: contracts name no more remotes.
 pub(super) const IN_ALL: usize = 16_384;
-/// How long a member stays without an announcement (ns): three rounds, and a half.
-pub(super) const FORGOTTEN_AFTER: u64 = 35_000_000_000;
+/// How long a member is sent to without an announcement (ns): three rounds, and a half.
+pub(super) const FRESH_FOR: u64 = 35_000_000_000;
+/// How long a member stays without one (ns). More than twice as long: while announcements are lost, its host still sends
+/// to this one, and frames of no member are dropped.
+pub(super) const FORGOTTEN_AFTER: u64 = 80_000_000_000;
 /// Time between two looks at what is to be forgotten (ns).
 const LOOK_EVERY: u64 = 1_000_000_000;
 /// Time between two times that changes are told (ns): making tables is work of others.
@@ -43,6 +46,8 @@ pub struct Heard {
     /// Most bytes that it takes in a datagram behind the [header](tidegate_uplink::rdma::Header): a frame, and the
     /// frame's stamp if it has one. 14 at least.
     pub longest: u16,
+    /// Whether frames go to it. If not, its announcements stay out: it may only send.
+    pub is_fresh: bool,
 }
 
 /// The queue pair of a member, as announced.
@@ -60,8 +65,8 @@ pub(super) struct Said {
     pub(super) queue_pair: Option<QueuePair>,
     /// Since when the vNIC is there, by the peer's clock (ns).
     pub(super) since_ns: u64,
-    /// The same by this host's clock (ns), within the clocks' error.
-    pub(super) since: i128,
+    /// The same by this host's clock (ns), within the clocks' error; `None`, and before all others, while the peer's clock is not known.
+    pub(super) since: Option<i128>,
     /// When it was sent, by the peer's clock (ns).
     pub(super) sent_ns: u64,
 }
@@ -90,6 +95,8 @@ struct Entry {
     address: IpAddr,
     /// When the last announcement came (ns).
     heard_at: u64,
+    /// Whether frames go to it.
+    is_fresh: bool,
 }
 
 impl Members {
@@ -105,11 +112,14 @@ impl Members {
         now: u64,
     ) -> Result<(), Full> {
         let of_peer = self.peers.entry(peer).or_default();
+        let was_fresh = of_peer.get(&vnic).is_some_and(|entry| entry.is_fresh);
         let before = of_peer.get(&vnic).map(|entry| entry.said);
         let said = match before {
             Some(before) if said.sent_ns < before.sent_ns => return Ok(()),
             // The same time is not computed anew: with other estimates of the clock it would move.
-            Some(before) if said.since_ns == before.since_ns => Said { since: before.since, ..said },
+            Some(before) if said.since_ns == before.since_ns => {
+                Said { since: before.since.or(said.since), ..said }
+            }
             _ => said,
         };
         if before.is_none() && (of_peer.len() >= OF_PEER || self.count >= IN_ALL) {
@@ -119,9 +129,9 @@ impl Members {
             self.count -= 1;
         }
         self.count += usize::from(before.is_none());
-        of_peer.insert(vnic, Entry { said, address, heard_at: now });
-        let counts = |said: Said| said.queue_pair.map(|queue_pair| (queue_pair, said.since));
-        self.has_changed |= before.and_then(counts) != counts(said);
+        of_peer.insert(vnic, Entry { said, address, heard_at: now, is_fresh: true });
+        let counts = |said: Said, is_fresh| Some((said.queue_pair?, said.since, is_fresh));
+        self.has_changed |= before.and_then(|said| counts(said, was_fresh)) != counts(said, true);
         Ok(())
     }
 
@@ -155,6 +165,11 @@ impl Members {
         if now >= self.look_at && self.count > 0 {
             self.look_at = now + LOOK_EVERY;
             self.retain(|_, _, entry| now.saturating_sub(entry.heard_at) < FORGOTTEN_AFTER);
+            for entry in self.peers.values_mut().flat_map(BTreeMap::values_mut) {
+                let is_fresh = now.saturating_sub(entry.heard_at) < FRESH_FOR;
+                self.has_changed |= is_fresh != entry.is_fresh && entry.said.queue_pair.is_some();
+                entry.is_fresh = is_fresh;
+            }
         }
         if !self.has_changed || now < self.tell_at {
             return None;
@@ -168,14 +183,14 @@ impl Members {
         Some(heard)
     }
 
-    /// Returns the members; of two hosts that announce one vNIC the one that has it later, of two at the same time the
-    /// first.
+    /// Returns the members; of two hosts that announce one vNIC one that still does, of these the one that has it later, of two at
+    /// the same time the first.
     fn latest(&self) -> impl Iterator<Item = Heard> {
-        let mut latest = BTreeMap::<(Segment, Mac), (i128, Heard)>::new();
+        let mut latest = BTreeMap::<(Segment, Mac), ((bool, Option<i128>), Heard)>::new();
         for (peer, vnics) in &self.peers {
-            for ((segment, mac), Entry { said, address, .. }) in vnics {
+            for ((segment, mac), Entry { said, address, is_fresh, .. }) in vnics {
                 let Some(QueuePair { number, longest, q_key }) = said.queue_pair else { continue };
-                if latest.get(&(*segment, *mac)).is_some_and(|(since, _)| *since >= said.since) {
+                if latest.get(&(*segment, *mac)).is_some_and(|(rank, _)| *rank >= (*is_fresh, said.since)) {
                     continue;
                 }
                 let heard = Heard {
@@ -186,8 +201,9 @@ impl Members {
                     queue_pair: number,
                     q_key,
                     longest,
+                    is_fresh: *is_fresh,
                 };
-                latest.insert((*segment, *mac), (said.since, heard));
+                latest.insert((*segment, *mac), ((*is_fresh, said.since), heard));
             }
         }
         latest.into_values().map(|(_, heard)| heard)

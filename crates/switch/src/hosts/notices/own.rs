@@ -35,12 +35,17 @@ pub(super) struct Own {
     next: u64,
 }
 
+/// What is told of a vNIC, and the Q_Key of its queue pair, if it has one.
+type Announced = (Member, Option<u32>);
+
 /// A vNIC that has a queue pair, or had one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) segment: Segment,
     /// What is told of it.
     pub(super) member: Member,
+    /// Q_Key of the queue pair, if it has one.
+    pub(super) q_key: Option<u32>,
     /// When it changed (ns).
     changed: u64,
 }
@@ -68,14 +73,15 @@ impl Claim {
 impl Own {
     /// Sets the vNICs of this host, as they are at `now` (ns). `present` knows since when they are up.
     pub(super) fn set(&mut self, locals: &[Local], present: &Present, now: u64) {
-        let mut wanted: HashMap<(Segment, Mac), Member> =
+        let mut wanted: HashMap<(Segment, Mac), Announced> =
             locals.iter().filter_map(|local| claimed(local, present)).collect();
         let mut room = OF_PEER;
         for before in self.living() {
             let becomes = wanted.remove(&before.key());
             room -= usize::from(becomes.is_some());
-            let becomes = becomes.unwrap_or(Member { queue_pair: 0, longest: 0, ..before.member });
-            if becomes != before.member {
+            let gone = Member { queue_pair: 0, longest: 0, ..before.member };
+            let becomes = becomes.unwrap_or((gone, None));
+            if becomes != (before.member, before.q_key) {
                 self.tell(before.segment, becomes, now);
             }
         }
@@ -88,21 +94,15 @@ impl Own {
         self.forget_gone(now);
     }
 
-    /// Tells the queue pairs of segments anew: their Q_Key has changed.
-    pub(super) fn tell_again(&mut self, is_it: impl Fn(Segment) -> bool, now: u64) {
-        let again = self.living().into_iter().filter(|claim| is_it(claim.segment));
-        again.for_each(|claim| self.tell(claim.segment, claim.member, now));
-    }
-
     /// Returns the vNICs that have a queue pair.
     fn living(&self) -> Vec<Claim> {
         self.claims.values().filter(|claim| !claim.is_gone()).copied().collect()
     }
 
     /// Gives what is told of a vNIC a new number.
-    fn tell(&mut self, segment: Segment, member: Member, now: u64) {
+    fn tell(&mut self, segment: Segment, (member, q_key): Announced, now: u64) {
         self.next += 1;
-        self.claims.insert(self.next, Claim { segment, member, changed: now });
+        self.claims.insert(self.next, Claim { segment, member, q_key, changed: now });
         let key = (segment, Mac(member.mac));
         if let Some(before) = self.numbers.insert(key, self.next) {
             self.claims.remove(&before);
@@ -125,11 +125,11 @@ impl Own {
 }
 
 /// Returns what is told of a vNIC that is up and has a queue pair.
-fn claimed(local: &Local, present: &Present) -> Option<((Segment, Mac), Member)> {
+fn claimed(local: &Local, present: &Present) -> Option<((Segment, Mac), Announced)> {
     let since_ns = present.since(local.segment, local.mac)?;
     let member = Member { mac: local.mac.0, since_ns, queue_pair: local.queue_pair?, longest: local.longest };
     (local.is_up && member.queue_pair != 0 && member.is_sound())
-        .then_some(((local.segment, local.mac), member))
+        .then_some(((local.segment, local.mac), (member, Some(local.q_key))))
 }
 
 /// What one peer was told.
@@ -156,14 +156,9 @@ impl Telling {
     }
 
     /// Takes the next one that `concerns` the peer and that it is to be told of at `now` (ns).
-    pub(super) fn next(
-        &mut self,
-        own: &Own,
-        now: u64,
-        concerns: impl Fn(Segment) -> bool,
-    ) -> Option<(Segment, Member)> {
+    pub(super) fn next(&mut self, own: &Own, now: u64, concerns: impl Fn(Segment) -> bool) -> Option<Claim> {
         let Self { changes, all, bucket } = self;
-        let claim = changes
+        changes
             .next(&own.claims, now, bucket, &concerns)
             .or_else(|| all.next(&own.claims, now, bucket, &concerns))
             .or_else(|| {
@@ -174,8 +169,7 @@ impl Telling {
                 }
                 *all = Rounds::new([EVERY], (all.since() + EVERY).max(now.saturating_sub(EVERY)));
                 all.next(&own.claims, now, bucket, &concerns)
-            });
-        claim.map(|claim| (claim.segment, claim.member))
+            })
     }
 }
 
@@ -193,6 +187,7 @@ mod tests {
             mac: Mac([2, 0, 0, 0, high, low]),
             is_up: true,
             queue_pair,
+            q_key: 5,
             longest: 4064,
         }
     }
@@ -217,7 +212,7 @@ mod tests {
         /// Returns MAC and queue pair of what the peer is told at `now`.
         fn tells(&mut self, now: u64) -> Vec<(u8, u32)> {
             let next = || self.telling.next(&self.own, now, |segment| segment.id() == 0);
-            std::iter::from_fn(next).map(|(_, member)| (member.mac[5], member.queue_pair)).collect()
+            std::iter::from_fn(next).map(|claim| (claim.member.mac[5], claim.member.queue_pair)).collect()
         }
 
         /// Returns when the peer is told anything up to `end`, and what.
@@ -256,10 +251,8 @@ mod tests {
         assert_eq!(host.tells(SECOND + 1), [], "nothing changed");
         host.has(&[local(2, Some(19))], SECOND + 2);
         assert_eq!(host.tells(SECOND + 2), [(2, 19)], "another queue pair");
-        host.own.tell_again(|segment| segment.id() == 1, SECOND + 3);
-        assert_eq!(host.tells(SECOND + 3), []);
-        host.own.tell_again(|segment| segment.id() == 0, SECOND + 3);
-        assert_eq!(host.tells(SECOND + 3), [(2, 19)], "another key");
+        host.has(&[Local { q_key: 6, ..local(2, Some(19)) }], SECOND + 3);
+        assert_eq!(host.tells(SECOND + 3), [(2, 19)], "another Q_Key");
         let down = Local { is_up: false, ..local(2, Some(19)) };
         host.has(&[down], 2 * SECOND);
         let told = host.tells_until(2 * SECOND, 25 * SECOND);
@@ -311,7 +304,7 @@ mod tests {
         host.has(&all, SECOND);
         for ms in (1000..120_000).step_by(5) {
             let now = ms * SECOND / 1000;
-            while let Some((_, member)) = host.telling.next(&host.own, now, |_| true) {
+            while let Some(Claim { member, .. }) = host.telling.next(&host.own, now, |_| true) {
                 let before = last.insert(member.mac, ms).unwrap_or(1000);
                 assert!(ms - before < 17_500, "{:?}: {} ms", member.mac, ms - before);
             }

@@ -1,7 +1,8 @@
 //! One other host: what it may send, what it was sent, and the counters of both.
 //!
 //! ```text
-//!  notice ─▶ a token? ─▶ tag ─▶ the process that answered us last? ─▶ not seen before? ─▶ taken
+//!  tag ─┬▶ request ─▶ a token? ─▶ taken
+//!       └▶ report, announcement ─▶ the process that answered us last? ─▶ not seen before? ─▶ a token? ─▶ taken
 //! ```
 //!
 //! Only an answer to a request of ours tells the start of the peer's process: it repeats that request's time, so it is
@@ -21,7 +22,7 @@ use tidegate_uplink::clock::Estimate;
 use tidegate_uplink::notice::{Notice, Refused};
 use tidegate_uplink::replay::Window;
 
-/// Messages a second that are taken from one peer.
+/// Requests a second that are taken from one peer, and as many other messages.
 const RATE: u64 = 200;
 
 /// Returns why a message that is no notice for this host is not taken.
@@ -42,7 +43,9 @@ pub(super) struct Peer {
     /// The start of its process, as its last answer says (ns, its clock).
     started: Option<u64>,
     window: Window,
-    bucket: Bucket,
+    /// Requests may be recorded ones, and use up no other's tokens.
+    requests: Bucket,
+    others: Bucket,
     /// Number of the last notice to it.
     number: u32,
     pub(super) exchange: Exchange,
@@ -61,7 +64,8 @@ impl Peer {
             keyed: vec![],
             started: None,
             window: Window::default(),
-            bucket: Bucket::new(RATE),
+            requests: Bucket::new(RATE),
+            others: Bucket::new(RATE),
             number: 0,
             exchange: Exchange::default(),
             reports: Reports::default(),
@@ -97,9 +101,9 @@ impl Peer {
         self.number
     }
 
-    /// Whether a message may be looked at, at `now` (ns).
-    pub(super) fn may_send(&mut self, now: u64) -> bool {
-        self.bucket.take(now)
+    /// Whether it may make a request at `now` (ns).
+    pub(super) fn may_ask(&mut self, now: u64) -> bool {
+        self.requests.take(now)
     }
 
     /// Counts a message that is not taken.
@@ -131,7 +135,10 @@ impl Peer {
             return Err(NoticeRefusal::OtherProcess);
         }
         let arrival = self.window.arrive(notice.number, notice.sent_ns);
-        if arrival.is_accepted() { Ok(()) } else { Err(NoticeRefusal::Replayed) }
+        if !arrival.is_accepted() {
+            return Err(NoticeRefusal::Replayed);
+        }
+        if self.others.take(now) { Ok(()) } else { Err(NoticeRefusal::TooMany) }
     }
 
     /// Whether a request is of a process that has not answered yet.

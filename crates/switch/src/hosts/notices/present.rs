@@ -114,6 +114,7 @@ mod tests {
             mac: Mac([2, 0, 0, 0, 0, mac]),
             is_up,
             queue_pair: None,
+            q_key: 0,
             longest: 0,
         }
     }

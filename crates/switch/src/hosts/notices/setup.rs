@@ -69,18 +69,8 @@ pub struct KeyedSegment {
     pub index: Option<SegmentIndex>,
     /// The keys that are valid.
     pub keys: Keys,
-    /// The key of what this host sends. Its queue pairs have the Q_Key of this key before this is set: the change
-    /// announces them anew.
+    /// The key of what this host sends. Queue pairs with the Q_Key of another one are not announced.
     pub sends: KeyNumber,
-}
-
-/// The Q_Keys of one segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct QKeys {
-    /// That of this host's queue pairs.
-    pub(super) sends: Option<u32>,
-    /// Those that queue pairs of other hosts may have.
-    pub(super) valid: [Option<u32>; 2],
 }
 
 impl KeyedSegment {
@@ -89,10 +79,9 @@ impl KeyedSegment {
         self.keys.get(number).map(|key| q_key(key, self.segment.id()))
     }
 
-    /// Returns all its Q_Keys.
-    pub(super) fn q_keys(&self) -> QKeys {
-        let valid = [KeyNumber::Even, KeyNumber::Odd].map(|number| self.q_key(number));
-        QKeys { sends: self.q_key(self.sends), valid }
+    /// Returns all its Q_Keys: those that queue pairs of other hosts may have.
+    pub(super) fn q_keys(&self) -> [Option<u32>; 2] {
+        [KeyNumber::Even, KeyNumber::Odd].map(|number| self.q_key(number))
     }
 }
 
@@ -107,9 +96,10 @@ pub struct Local {
     pub mac: Mac,
     /// Whether frames to it arrive: a front end with queues, or a tap.
     pub is_up: bool,
-    /// Number of the queue pair that takes frames for it, 2 to 2^24 - 1, if it has one: it has the Q_Key of the key
-    /// that its segment [sends](KeyedSegment::sends) with.
+    /// Number of the queue pair that takes frames for it, 2 to 2^24 - 1, if it has one.
     pub queue_pair: Option<u32>,
+    /// The Q_Key that the queue pair has now.
+    pub q_key: u32,
     /// Most bytes that the queue pair takes behind the [header](tidegate_uplink::rdma::Header): 14 at least.
     pub longest: u16,
 }

@@ -37,8 +37,8 @@ pub struct MemberEntry {
     pub q_key: u32,
     /// Longest frame that it takes (bytes), with a stamp if it has one.
     pub longest: u32,
-    /// Handles of its host, by [`traffic_class`].
-    pub handles: [Arc<Address>; HANDLES],
+    /// Handles of its host, by [`traffic_class`]; `None`: it may send, and frames to it leave by VXLAN.
+    pub handles: Option<[Arc<Address>; HANDLES]>,
 }
 
 /// Returns the traffic class of handle `at`: ECN (RFC 3168) in its lower two bits, expedited forwarding from 4 on.

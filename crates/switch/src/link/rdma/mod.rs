@@ -44,5 +44,5 @@ pub use incoming::Incoming;
 pub use members::{MemberEntry, Tables};
 pub use outgoing::Outgoing;
 pub use pair::LocalPair;
-pub use retire::retire;
+pub use retire::{Retired, Retiring};
 pub use setup::{Setup, longest_frame};

@@ -120,7 +120,7 @@ impl Outgoing {
     }
 
     /// Returns the way from a port's vNIC with address `src` to the vNIC with `dst`; `None` if one of them has no queue pair,
-    /// or if the device stalls.
+    /// if the way to its host is not known, or if the device stalls.
     #[inline]
     pub fn way(&self, port: PortIndex, segment: SegmentIndex, src: Mac, dst: Mac) -> Option<Way> {
         if self.is_stalled() {
@@ -132,7 +132,7 @@ impl Outgoing {
             return None;
         }
         let member = self.tables.place(segment, dst)?;
-        let to = self.tables.at(member)?;
+        let to = self.tables.at(member).filter(|to| to.handles.is_some())?;
         let longest = (to.longest as usize).min(self.memory.size().saturating_sub(header::LEN));
         let key = Key::new(to.peer, to.queue_pair, pair.number());
         (to.vni == pair.vni).then_some(Way { peer: to.peer, vni: to.vni, longest, pair: at, member, key })
@@ -279,8 +279,8 @@ impl Lane<'_> {
             && let Some((at, to)) = self.waiting.pop(place)
         {
             let member = tables.at(to.member as usize);
-            let Some((member, handle)) =
-                member.and_then(|member| Some((member, member.handles.get(usize::from(to.handle))?)))
+            let Some((member, handle)) = member
+                .and_then(|member| Some((member, member.handles.as_ref()?.get(usize::from(to.handle))?)))
             else {
                 self.pool.give(at);
                 lost += 1;

@@ -1,35 +1,65 @@
 //! The end of tables that were replaced: nothing is destroyed while the device uses it. Not for workers.
 //!
 //! ```text
-//!  set_rdma(new) ─▶ old ─ retire ─▶ pairs that are not in the new one fail ─▶ sends under way end ─▶ old is freed
+//!  set_rdma(new) ─▶ old ─ Retiring ─▶ pairs that are not in the new one fail ─▶ sends under way end ─▶ old is freed
+//!                                                                                └ 2 s without end ─▶ stuck
 //! ```
 
 use super::counters::Counters;
 use super::members::Tables;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-/// Longest wait for the ends of sends.
-const LONGEST: Duration = Duration::from_secs(2);
-/// Pause between looks.
-const PAUSE: Duration = Duration::from_millis(1);
+/// Longest wait for the ends of sends (ns).
+const LONGEST: u64 = 2_000_000_000;
 
-/// Frees replaced tables of a link, with the address handles and queue pairs that are not in `new`, once the device is
-/// done with what was sent by them. The link's worker notes that within microseconds; waits up to 2 s. Returns `false`
-/// if it took longer: then nothing is freed, since the device may still read it.
-pub fn retire(old: Arc<Tables>, new: &Tables, counters: &Counters) -> bool {
-    let stays = |port, number| new.pair(port).is_some_and(|pair| pair.number() == number);
-    for pair in old.pairs().iter().filter(|pair| !stays(pair.port, pair.number())) {
-        // A device that is gone completes nothing, and reads nothing.
-        let _ = pair.fail();
-    }
-    let began = Instant::now();
-    while counters.replaced.get() > 0 {
-        if began.elapsed() > LONGEST {
-            std::mem::forget(old);
-            return false;
+/// Replaced tables of a link. Dropped while the device may still read them, they are leaked.
+#[derive(Debug)]
+pub struct Retiring {
+    old: Option<Arc<Tables>>,
+    counters: Arc<Counters>,
+    began: u64,
+}
+
+/// What became of replaced tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retired {
+    /// The device is done with them.
+    Yes,
+    /// The device still completes what was sent by them.
+    NotYet,
+    /// The device does not complete it.
+    Stuck,
+}
+
+impl Retiring {
+    /// Begins at `now` (ns) to free replaced tables, with the address handles and queue pairs that are not in `new`.
+    pub fn begin(old: Arc<Tables>, new: &Tables, counters: &Arc<Counters>, now: u64) -> Self {
+        let stays = |port, number| new.pair(port).is_some_and(|pair| pair.number() == number);
+        for pair in old.pairs().iter().filter(|pair| !stays(pair.port, pair.number())) {
+            // A device that is gone completes nothing, and reads nothing.
+            let _ = pair.fail();
         }
-        std::thread::sleep(PAUSE);
+        Self { old: Some(old), counters: counters.clone(), began: now }
     }
-    true
+
+    /// Frees the tables if the device is done with what was sent by them, which the link's worker notes within microseconds. Only
+    /// one set of a link retires at a time: the worker counts the sends of all replaced ones together.
+    pub fn look(&mut self, now: u64) -> Retired {
+        match self.counters.replaced.get() {
+            0 => {
+                self.old = None;
+                Retired::Yes
+            }
+            _ if now.saturating_sub(self.began) <= LONGEST => Retired::NotYet,
+            _ => Retired::Stuck,
+        }
+    }
+}
+
+impl Drop for Retiring {
+    fn drop(&mut self) {
+        if self.counters.replaced.get() > 0 {
+            std::mem::forget(self.old.take());
+        }
+    }
 }

@@ -54,7 +54,7 @@ impl Side {
             queue_pair: pair.number(),
             q_key: pair.segment.0.into(),
             longest: super::longest_frame(self.setup.mtu, false),
-            handles: std::array::from_fn(|at| handle(at).unwrap()),
+            handles: Some(std::array::from_fn(|at| handle(at).unwrap())),
         }
     }
 }

@@ -213,7 +213,7 @@ fn a_queue_pair_that_fails_is_no_way_until_it_is_replaced() {
     let new = Arc::new(Tables::new(vec![pair.clone()], vec![member]));
     let old = scene.out.set_tables(new.clone());
     scene.tables[0] = new.clone();
-    assert!(retire(old, &new, scene.counters(0)));
+    assert_eq!(Retiring::begin(old, &new, &scene.sides[0].setup.counters, 0).look(0), Retired::Yes);
     let peer = PeerIndex::new(5).unwrap();
     let member = scene.sides[1].member(&scene.sides[0], &pair, peer);
     let pairs = scene.tables[1].pairs().to_vec();
@@ -298,11 +298,17 @@ fn replaced_tables_wait_for_what_was_sent_by_them() {
     assert!((0..3).all(|number| scene.post(number, 60, false)));
     let old = scene.out.set_tables(Arc::default());
     assert_eq!((scene.counters(0).replaced.get(), scene.out.has_unsent()), (3, true));
-    // As `retire` does.
-    old.pairs()[0].fail().unwrap();
+    let held = Arc::downgrade(&old);
+    drop(std::mem::take(&mut scene.tables[0]));
+    let counters = &scene.sides[0].setup.counters;
+    let mut retiring = Retiring::begin(old, &Tables::default(), counters, 5);
+    assert_eq!(retiring.look(6), Retired::NotYet);
+    assert_eq!(retiring.look(2_000_000_006), Retired::Stuck);
+    assert!(held.upgrade().is_some(), "the device may read them");
+    // The queue pair was brought to fail.
     scene.out.flush();
     assert_eq!((scene.counters(0).replaced.get(), scene.out.has_unsent()), (0, false));
-    assert!(retire(old, &Tables::default(), scene.counters(0)));
+    assert_eq!((retiring.look(2_000_000_007), held.upgrade().is_some()), (Retired::Yes, false));
     assert_eq!(scene.out.way(0, SEGMENT, A, B), None);
 }
 
@@ -389,4 +395,20 @@ proptest! {
         scene.out.set_tables(Arc::default());
         prop_assert_eq!(scene.counters(0).replaced.get(), 0, "none is in flight");
     }
+}
+
+/// The way to its host may be unknown, or its announcements may be lost on the way here: it sends all the same.
+#[test]
+fn a_member_without_address_handles_may_send_and_is_not_sent_to() {
+    let mut scene = scene(false);
+    let without = |tables: &Tables| {
+        let members = tables.members().map(|member| MemberEntry { handles: None, ..member.clone() });
+        Arc::new(Tables::new(tables.pairs().to_vec(), members.collect()))
+    };
+    scene.incoming.set_tables(without(&scene.tables[1]));
+    assert!(scene.post(7, 60, false));
+    scene.out.flush();
+    assert_eq!(scene.arrived(), [7]);
+    scene.out.set_tables(without(&scene.tables[0]));
+    assert_eq!(scene.out.way(0, SEGMENT, A, B), None);
 }

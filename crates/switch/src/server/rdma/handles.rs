@@ -36,32 +36,30 @@ impl<T, const N: usize> Default for Handles<T, N> {
 }
 
 impl<T: Clone, const N: usize> Handles<T, N> {
-    /// Forgets handles of peers that are wanted no more, and makes those that are missing or old at `now` (ns). If a
-    /// peer's cannot be made anew, the old ones stay. Returns whether anything changed.
-    pub fn refresh<E: ToString>(
-        &mut self,
-        wanted: &BTreeSet<IpAddr>,
-        now: u64,
-        make: impl Fn(IpAddr, usize) -> Result<T, E>,
-    ) -> bool {
-        let before = self.0.len();
+    /// Sets the peers whose handles are wanted, and forgets those of others.
+    pub fn want(&mut self, wanted: &BTreeSet<IpAddr>) {
         self.0.retain(|address, _| wanted.contains(address));
-        let mut changed = self.0.len() != before;
         for address in wanted {
-            let entry = self.0.entry(*address).or_insert(Entry { made: None, error: None, due: 0 });
-            if entry.due > now {
-                continue;
-            }
-            changed = true;
-            // The first failure ends the attempt: each may take a second.
-            let made: Result<Vec<T>, E> = (0..N).map(|at| make(*address, at)).collect();
-            match made.map(<[T; N]>::try_from) {
-                Ok(Ok(made)) => *entry = Entry { made: Some(made), error: None, due: now + AGE },
-                Ok(Err(_)) => {}
-                Err(error) => (entry.error, entry.due) = (Some(error.to_string()), now + PAUSE),
+            self.0.entry(*address).or_insert(Entry { made: None, error: None, due: 0 });
+        }
+    }
+
+    /// Makes the handles of one peer that are missing or old at `now` (ns), those that are due first. If they cannot be made
+    /// anew, the old ones stay. Returns whether there are new ones.
+    pub fn refresh<E: ToString>(&mut self, now: u64, make: impl Fn(IpAddr, usize) -> Result<T, E>) -> bool {
+        let first = self.0.iter_mut().min_by_key(|(_, entry)| entry.due);
+        let Some((address, entry)) = first.filter(|(_, entry)| entry.due <= now) else { return false };
+        // The first failure ends the attempt: each may take a second.
+        let made: Result<Vec<T>, E> = (0..N).map(|at| make(*address, at)).collect();
+        match made.map(<[T; N]>::try_from) {
+            Ok(Ok(made)) => *entry = Entry { made: Some(made), error: None, due: now + AGE },
+            Ok(Err(_)) => return false,
+            Err(error) => {
+                (entry.error, entry.due) = (Some(error.to_string()), now + PAUSE);
+                return false;
             }
         }
-        changed
+        true
     }
 
     /// Makes all anew at the next [`refresh`](Self::refresh).
@@ -100,22 +98,23 @@ mod tests {
                 made.borrow_mut().push((address, at));
                 if works.get() { Ok(now) } else { Err("no route") }
             };
-            let changed = handles.refresh(&wanted.iter().copied().collect(), now, make);
-            (changed, made.take().len())
+            handles.want(&wanted.iter().copied().collect());
+            (handles.refresh(now, make), made.take().len())
         };
-        assert_eq!(refresh(&mut handles, &[a], 1), (true, 2));
+        assert_eq!(refresh(&mut handles, &[a, b], 1), (true, 2), "one peer at a time");
+        assert_eq!((handles.of(a), handles.of(b).is_err()), (Ok(&[1, 1]), true));
         assert_eq!(refresh(&mut handles, &[a, b], 2), (true, 2));
         assert_eq!(refresh(&mut handles, &[a, b], 3), (false, 0));
         assert_eq!((handles.of(a), handles.of(b)), (Ok(&[1, 1]), Ok(&[2, 2])));
         assert_eq!(refresh(&mut handles, &[a, b], 1 + AGE), (true, 2), "one is old");
         assert_eq!(handles.of(a), Ok(&[1 + AGE; 2]));
         works.set(false);
-        assert_eq!(refresh(&mut handles, &[a, b], 2 + AGE), (true, 1), "the first failure ends it");
+        assert_eq!(refresh(&mut handles, &[a, b], 2 + AGE), (false, 1), "the first failure ends it");
         assert_eq!(handles.of(b), Ok(&[2, 2]), "an old one is better than none");
         assert_eq!(refresh(&mut handles, &[a, b], 3 + AGE), (false, 0), "after a pause");
-        assert_eq!(refresh(&mut handles, &[a], 3 + AGE), (true, 0));
+        assert_eq!(refresh(&mut handles, &[a], 3 + AGE), (false, 0));
         assert!(handles.of(b).is_err());
-        assert_eq!(refresh(&mut handles, &[b], 3 + AGE), (true, 1));
+        assert_eq!(refresh(&mut handles, &[b], 3 + AGE), (false, 1));
         assert_eq!(handles.of(b), Err("no route"));
         assert_eq!(handles.due(), Some(3 + AGE + PAUSE));
         handles.expire();

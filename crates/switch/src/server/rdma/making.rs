@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Wished, the device's state, failures ─ plan ─▶ queue pairs, Q_Keys ─┐
-//!  members' hosts ─ Handles ─▶ address handles ────────────────────────┴▶ Tables, if any changed ─▶ link
+//!  members' hosts ─ Handles ─▶ address handles ────────────────────────┴▶ Tables, if any changed ─▶ link ─▶ former ones, retiring
 //!                                                                      └▶ Shown
 //! ```
 
@@ -11,7 +11,7 @@ use super::plan::{Failures, Plan, There, Wanted, plan};
 use super::wanted::{Member, Wished};
 use crate::fdb::PortIndex;
 use crate::link::rdma::members::{HANDLES, traffic_class};
-use crate::link::rdma::{LocalPair, MemberEntry, Tables};
+use crate::link::rdma::{LocalPair, MemberEntry, Retired, Retiring, Tables};
 use crate::server::lane::Lane;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,8 +29,14 @@ pub(super) struct Making {
     /// Why ports have no queue pair.
     errors: BTreeMap<PortIndex, String>,
     handles: Handles<Arc<Address>, HANDLES>,
+    /// There are others since the tables were made.
+    has_handles: bool,
     /// Of which the tables are.
     published: Option<(Vec<u32>, Vec<Member>)>,
+    /// The tables before those.
+    retiring: Option<Retiring>,
+    /// Something is not shown yet.
+    has_changed: bool,
     /// Index of this host's GID, or why no frame can go by RDMA.
     gid: Result<u8, String>,
     look_at: u64,
@@ -46,15 +52,46 @@ impl Making {
             failures: BTreeMap::new(),
             errors: BTreeMap::new(),
             handles: Handles::default(),
+            has_handles: false,
             published: None,
+            retiring: None,
+            has_changed: true,
             gid: not_yet,
             look_at: 0,
             lane,
         }
     }
 
-    /// Does what is due at `now` (ns), and returns tables for the link if others are to be in force.
-    pub(super) fn step(&mut self, wished: &Wished, now: u64) -> Option<Arc<Tables>> {
+    /// Whether the device is done with former tables. Until then, none replace those in force.
+    pub(super) fn is_settled(&mut self, now: u64) -> bool {
+        match self.retiring.as_mut().map(|retiring| retiring.look(now)) {
+            None => true,
+            Some(Retired::Yes) => {
+                self.retiring = None;
+                true
+            }
+            Some(Retired::NotYet) => false,
+            Some(Retired::Stuck) => {
+                self.lane.note_stuck();
+                false
+            }
+        }
+    }
+
+    /// Notes that other things may be wished, for the next [`step`](Self::step).
+    pub(super) fn put_off(&mut self, is_new: bool) {
+        self.has_changed |= is_new;
+    }
+
+    /// Frees former tables, which `new` have replaced at `now` (ns), when the device is done with them.
+    pub(super) fn retire(&mut self, former: Arc<Tables>, new: &Tables, now: u64) {
+        self.retiring = Some(Retiring::begin(former, new, &self.lane.setup.counters, now));
+    }
+
+    /// Does what is due at `now` (ns), and returns tables for the link if others are to be in force. `is_new`: others are wished
+    /// than before.
+    pub(super) fn step(&mut self, wished: &Wished, is_new: bool, now: u64) -> Option<Arc<Tables>> {
+        self.has_changed |= is_new;
         self.look(now);
         let none = BTreeMap::new();
         let wanted = if self.gid.is_ok() { &wished.pairs } else { &none };
@@ -74,28 +111,37 @@ impl Making {
         };
         let there: BTreeMap<_, _> = self.pairs.iter().map(there).collect();
         self.follow(plan(wanted, &there, &self.failures, now), wished, now);
+        if !self.has_changed {
+            return None;
+        }
 
         let hosts: BTreeSet<_> = match self.pairs.is_empty() {
             true => BTreeSet::new(),
-            false => wished.members.iter().map(|member| member.address).collect(),
+            false => wished.members.iter().filter(|m| m.is_fresh).map(|member| member.address).collect(),
         };
-        let (device, from) = (&self.lane.setup.device, self.gid.as_ref().ok().copied().unwrap_or_default());
-        let fresh =
-            self.handles.refresh(&hosts, now, |host, at| Address::new(device, from, host, traffic_class(at)));
-
-        let is_reached = |member: &&Member| self.handles.of(member.address).is_ok();
+        self.handles.want(&hosts);
         let numbers: Vec<u32> = self.pairs.values().map(|(pair, _)| pair.number()).collect();
-        let reached: Vec<Member> = match self.pairs.is_empty() {
-            true => vec![],
-            false => wished.members.iter().filter(is_reached).cloned().collect(),
-        };
-        let content = (numbers, reached);
-        if !fresh && self.published.as_ref() == Some(&content) {
+        let members = if self.pairs.is_empty() { vec![] } else { wished.members.clone() };
+        let content = (numbers, members);
+        if !std::mem::take(&mut self.has_handles) && self.published.as_ref() == Some(&content) {
             return None;
         }
         let tables = self.tables(&content.1);
         self.published = Some(content);
         Some(tables)
+    }
+
+    /// Returns when address handles are to be made (ns).
+    pub(super) fn handles_due(&self) -> Option<u64> {
+        self.handles.due()
+    }
+
+    /// Makes the address handles of one host that are due at `now` (ns), which may take a second.
+    pub(super) fn make_handles(&mut self, now: u64) {
+        let (device, from) = (&self.lane.setup.device, self.gid.as_ref().ok().copied().unwrap_or_default());
+        let make = |host, at| Address::new(device, from, host, traffic_class(at));
+        self.has_handles |= self.handles.refresh(now, make);
+        self.has_changed = true;
     }
 
     /// Looks at the device, if that is due.
@@ -112,6 +158,7 @@ impl Making {
                 (Ok(_), Ok(_)) => {}
             }
             self.gid = gid;
+            self.has_changed = true;
             self.handles.expire();
         }
     }
@@ -131,6 +178,7 @@ impl Making {
     }
 
     fn follow(&mut self, plan: Plan, wished: &Wished, now: u64) {
+        self.has_changed |= !(plan.drop.is_empty() && plan.set.is_empty() && plan.make.is_empty());
         for port in plan.drop {
             self.pairs.remove(&port);
         }
@@ -172,25 +220,38 @@ impl Making {
     }
 
     fn tables(&self, members: &[Member]) -> Arc<Tables> {
-        let entry = |member: &Member| {
-            Some(MemberEntry {
-                segment: member.segment,
-                vni: member.id.id(),
-                mac: member.mac,
-                peer: member.peer,
-                address: member.address,
-                queue_pair: member.queue_pair,
-                q_key: member.q_key,
-                longest: member.longest,
-                handles: self.handles.of(member.address).ok()?.clone(),
-            })
+        // One without a way to it is a member all the same: its frames are taken.
+        let entry = |member: &Member| MemberEntry {
+            segment: member.segment,
+            vni: member.id.id(),
+            mac: member.mac,
+            peer: member.peer,
+            address: member.address,
+            queue_pair: member.queue_pair,
+            q_key: member.q_key,
+            longest: member.longest,
+            handles: self.way_to(member).ok().cloned(),
         };
         let pairs = self.pairs.values().map(|(pair, _)| pair.clone()).collect();
-        Arc::new(Tables::new(pairs, members.iter().filter_map(entry).collect()))
+        Arc::new(Tables::new(pairs, members.iter().map(entry).collect()))
     }
 
-    /// Tells others what there is now. Returns whether queue pairs came or went.
-    pub(super) fn show(&self, wished: &Wished) -> bool {
+    /// Returns the address handles of a member's host.
+    ///
+    /// # Errors
+    /// Why no frame goes to it by RDMA.
+    fn way_to(&self, member: &Member) -> Result<&[Arc<Address>; HANDLES], &str> {
+        if !member.is_fresh {
+            return Err("its host has not announced it for 35 s");
+        }
+        self.handles.of(member.address)
+    }
+
+    /// Tells others what there is now. Returns whether queue pairs came, went, or have another Q_Key.
+    pub(super) fn show(&mut self, wished: &Wished) -> bool {
+        if !std::mem::take(&mut self.has_changed) {
+            return false;
+        }
         let pair = |(port, vnic): (&PortIndex, &String)| {
             let number = self.pairs.get(port).map(|(pair, _)| pair.number());
             let error = wished.refused.get(port).or(self.errors.get(port)).or(self.gid.as_ref().err());
@@ -208,9 +269,10 @@ impl Making {
             peer: member.host.clone(),
             queue_pair: member.queue_pair,
             longest: member.longest,
-            error: self.handles.of(member.address).err().map(str::to_owned),
+            error: self.way_to(member).err().map(str::to_owned),
         };
-        let numbers = self.pairs.iter().map(|(port, (pair, _))| (*port, pair.number())).collect();
+        let numbers =
+            self.pairs.iter().map(|(port, (pair, q_key))| (*port, (pair.number(), *q_key))).collect();
         let mut shown = self.lane.shown();
         shown.error = self.gid.as_ref().err().cloned();
         shown.pairs = wished.vnics.iter().map(pair).collect();

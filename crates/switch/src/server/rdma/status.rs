@@ -7,12 +7,12 @@
 use crate::server::lane::Lane;
 use std::sync::Arc;
 use tidegate_contract::Uplink;
-use tidegate_evidence::{RDMA_MEMBERS, RdmaCounts, RdmaStatus};
+use tidegate_evidence::{MemberStatus, RDMA_MEMBERS, RdmaCounts, RdmaStatus};
 
 /// Returns the state of an uplink's RDMA; `None` if it names no device.
 pub(in crate::server) fn of(uplink: &Uplink, lane: Option<&Result<Arc<Lane>, String>>) -> Option<RdmaStatus> {
     match lane? {
-        Ok(lane) => Some(of_lane(lane)),
+        Ok(lane) => Some(of_lane(uplink, lane)),
         Err(why) => Some(RdmaStatus {
             device: uplink.rdma.clone().unwrap_or_default(),
             error: Some(why.clone()),
@@ -21,7 +21,7 @@ pub(in crate::server) fn of(uplink: &Uplink, lane: Option<&Result<Arc<Lane>, Str
     }
 }
 
-fn of_lane(lane: &Lane) -> RdmaStatus {
+fn of_lane(uplink: &Uplink, lane: &Lane) -> RdmaStatus {
     let counters = &lane.setup.counters;
     let counts = RdmaCounts {
         sent: counters.sent.get(),
@@ -39,12 +39,47 @@ fn of_lane(lane: &Lane) -> RdmaStatus {
         failed_pairs: counters.failed_pairs.get(),
     };
     let shown = lane.shown();
+    // The thread's view may be older than the contract: the agent takes no member of a peer that it does not declare.
+    let is_declared = |member: &&MemberStatus| uplink.peers.iter().any(|peer| peer.name == member.peer);
+    let members = shown.members.iter().filter(is_declared).take(RDMA_MEMBERS).cloned().collect();
     RdmaStatus {
         device: lane.device.clone(),
         error: shown.error.clone(),
         mtu: lane.setup.mtu,
         pairs: shown.pairs.clone(),
-        members: shown.members.iter().take(RDMA_MEMBERS).cloned().collect(),
+        members,
         counts,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_contract::testing;
+    use tidegate_verbs::{Device, simulated};
+
+    #[test]
+    fn members_of_peers_that_left_are_not_told() {
+        let uplink = Uplink {
+            local: Some([192, 0, 2, 1].into()),
+            rdma: Some("rxe0".into()),
+            ..testing::uplink("net0")
+        };
+        let device = simulated::Device::new(&simulated::Fabric::new(), "rxe0", &[[192, 0, 2, 1].into()]);
+        let device = Device::simulated(&device);
+        let lane = Arc::new(Lane::of(&uplink, |_| Ok(&device)).unwrap().unwrap());
+        let member = |peer: &str| MemberStatus {
+            remote: None,
+            segment: testing::vnic("a").segment,
+            mac: tidegate_contract::Mac([2, 0, 0, 0, 0, 1]),
+            peer: peer.into(),
+            queue_pair: 17,
+            longest: 1000,
+            error: None,
+        };
+        let there = uplink.peers[0].name.clone();
+        lane.shown().members = vec![member("gone"), member(&there)];
+        let told = of(&uplink, Some(&Ok(lane))).unwrap().members;
+        assert_eq!(told, [member(&there)]);
     }
 }

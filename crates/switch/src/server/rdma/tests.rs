@@ -6,7 +6,10 @@
 //! ```
 
 use super::Devices;
+use super::making::Making;
+use super::wanted::Wished;
 use crate::hosts::notices::Heard;
+use crate::link::rdma::Tables;
 use crate::quota::PORT_MEMORY;
 use crate::server::cpus::Cpus;
 use crate::server::ports::Connect;
@@ -109,7 +112,7 @@ impl Scene {
         let remote = testing::remote("far");
         let peer = self.switch.lock().uplinks["net0"].numbers().next().unwrap();
         let (segment, mac) = (remote.segment, remote.mac);
-        Heard { segment, mac, peer, address, queue_pair: 77, q_key: 5, longest: 1500 }
+        Heard { segment, mac, peer, address, queue_pair: 77, q_key: 5, longest: 1500, is_fresh: true }
     }
 }
 
@@ -189,15 +192,40 @@ fn members_are_vnics_of_peers_in_segments_with_queue_pairs() {
     let heard = scene.heard(FAR.into());
     let elsewhere = Heard { segment: tidegate_contract::Segment::new(9).unwrap(), ..heard };
     let unnamed = Heard { mac: Mac([2, 9, 9, 9, 9, 9]), queue_pair: 78, ..heard };
-    scene.switch.rdma.set_heard(vec![heard, elsewhere, unnamed]);
+    let former = Heard { mac: Mac([2, 9, 9, 9, 9, 8]), address: [127, 0, 0, 3].into(), ..heard };
+    scene.switch.rdma.set_heard(vec![heard, elsewhere, unnamed, former]);
     let status = scene.wait("two members", |status| {
         status.members.len() == 2 && status.members.iter().all(|member| member.error.is_none())
+    });
+    let stale = Heard { is_fresh: false, ..unnamed };
+    scene.switch.rdma.set_heard(vec![heard, stale]);
+    scene.wait("one that may only send", |status| {
+        let why = |at: usize| status.members.get(at)?.error.clone();
+        why(0).is_none() && why(1).is_some_and(|why| why.contains("35 s"))
     });
     let told = |member: &MemberStatus| (member.remote.clone(), member.peer.clone(), member.queue_pair);
     let told: Vec<_> = status.members.iter().map(told).collect();
     assert_eq!(told, [(Some("far".into()), "host2".into(), 77), (None, "host2".into(), 78)]);
     scene.switch.remove_port("a").unwrap();
     scene.wait("no member", |status| status.members.is_empty());
+}
+
+#[test]
+fn members_are_in_the_tables_before_their_address_handles() {
+    let scene = Scene::new().up();
+    let heard = scene.heard(FAR.into());
+    let wished = Wished::all(&scene.switch.lock(), &[heard]).remove(0);
+    let mut making = Making::new(wished.lane.clone());
+    let has_way =
+        |tables: &Tables| tables.members().map(|member| member.handles.is_some()).collect::<Vec<_>>();
+    assert_eq!(has_way(&making.step(&wished, true, 1).unwrap()), [false]);
+    scene.device.refuse("ibv_create_ah", libc::ETIMEDOUT);
+    making.make_handles(2);
+    assert!(making.step(&wished, false, 3).is_none(), "its host does not answer");
+    let due = making.handles_due().unwrap();
+    making.make_handles(due);
+    assert_eq!(has_way(&making.step(&wished, false, due).unwrap()), [true]);
+    assert!(making.step(&wished, false, due).is_none());
 }
 
 #[test]

@@ -10,9 +10,8 @@ use super::making::Making;
 use super::wanted::Wished;
 use crate::clock::clock;
 use crate::hosts::notices::Heard;
-use crate::link::rdma::{Tables, retire};
+use crate::link::rdma::Tables;
 use crate::server::Switch;
-use crate::server::lane::BROKEN;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,6 +20,8 @@ use tidegate_service::housekeeping;
 
 /// Time between two looks at queue pairs.
 const PAUSE: Duration = Duration::from_millis(200);
+/// The same while a device completes what was sent by former tables.
+const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
 /// The devices, and what the thread has to know.
 #[derive(Default)]
@@ -61,15 +62,16 @@ impl Rdma {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a change, or for a while if `looks`. Returns what peers announced if there was a change.
-    fn wait(&self, looks: bool) -> Option<Vec<Heard>> {
+    /// Waits for a change, at most `pause`. Returns what peers announced if there was a change.
+    fn wait(&self, pause: Option<Duration>) -> Option<Vec<Heard>> {
         let state = self.state();
         let waits = |state: &mut State| !state.rung;
-        let mut state = if looks {
-            let woken = self.bell.wait_timeout_while(state, PAUSE, waits);
-            woken.unwrap_or_else(PoisonError::into_inner).0
-        } else {
-            self.bell.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner)
+        let mut state = match pause {
+            Some(pause) => {
+                let woken = self.bell.wait_timeout_while(state, pause, waits);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => self.bell.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner),
         };
         std::mem::take(&mut state.rung).then(|| state.heard.clone())
     }
@@ -85,35 +87,52 @@ pub(in crate::server) fn spawn(switch: &Arc<Switch>) -> io::Result<()> {
     }
     let switch = switch.clone();
     let work = move || {
-        let (mut wished, mut makings) = (vec![], BTreeMap::new());
+        let (mut wished, mut makings, mut pause) = (vec![], BTreeMap::new(), None);
         loop {
-            if let Some(heard) = switch.rdma.wait(!makings.is_empty()) {
-                wished = Wished::all(&switch.lock(), &heard);
+            let heard = switch.rdma.wait(pause);
+            if let Some(heard) = &heard {
+                wished = Wished::all(&switch.lock(), heard);
             }
             housekeeping::follow();
-            switch.make(&wished, &mut makings);
+            pause = switch.make(&wished, heard.is_some(), &mut makings);
         }
     };
     std::thread::Builder::new().name("rdma".into()).spawn(work).map(drop)
 }
 
 impl Switch {
-    /// Brings the links of uplinks to what is wished.
-    fn make(&self, wished: &[Wished], makings: &mut BTreeMap<String, Making>) {
+    /// Brings the links of uplinks to what is wished (`is_new`: other than before), and returns the pause until the next turn; `None`
+    /// if nothing is wished. A turn makes the address handles of one host at most: the other work waits no longer for hosts that
+    /// do not answer.
+    fn make(
+        &self,
+        wished: &[Wished],
+        is_new: bool,
+        makings: &mut BTreeMap<String, Making>,
+    ) -> Option<Duration> {
         let is_there = |name: &String, making: &mut Making| {
             wished.iter().any(|wished| wished.name == *name && Arc::ptr_eq(&wished.lane, &making.lane))
         };
         makings.retain(is_there);
-        let mut changed = false;
+        let (mut changed, mut pause) = (false, PAUSE);
         for wished in wished {
             let new = || Making::new(wished.lane.clone());
             let making = makings.entry(wished.name.clone()).or_insert_with(new);
-            if wished.lane.is_broken() {
-                self.tell_broken(wished);
+            let is_settled = making.is_settled(clock());
+            if let Some(why) = wished.lane.broken() {
+                self.tell_broken(wished, why);
+            } else if !is_settled {
+                pause = SHORT_PAUSE;
             }
-            let tables = making.step(wished, clock());
-            if let Some(tables) = tables {
-                self.put_in_force(wished, &tables);
+            if !is_settled {
+                making.put_off(is_new);
+                continue;
+            }
+            if let Some(tables) = making.step(wished, is_new, clock())
+                && let Some(former) = self.put_in_force(wished, &tables)
+            {
+                making.retire(former, &tables, clock());
+                pause = SHORT_PAUSE;
             }
             // A peer may send as soon as it is told: the link knows the queue pair by then.
             changed |= making.show(wished);
@@ -121,36 +140,32 @@ impl Switch {
         if changed {
             self.notices.look();
         }
+        let now = clock();
+        let due = |making: &&mut Making| making.handles_due().filter(|due| *due <= now);
+        if let Some(making) = makings.values_mut().filter(|making| due(making).is_some()).min_by_key(due) {
+            making.make_handles(now);
+            pause = Duration::ZERO;
+        }
+        (!wished.is_empty()).then_some(pause)
     }
 
     /// Has the agent make an uplink anew.
-    fn tell_broken(&self, wished: &Wished) {
+    fn tell_broken(&self, wished: &Wished, why: &str) {
         let mut table = self.lock();
         let Some(entry) = table.uplinks.get_mut(&wished.name).filter(|entry| wished.is_of(entry)) else {
             return;
         };
         if entry.broken.is_none() {
-            tracing::error!(uplink = wished.name, "{BROKEN}");
-            entry.broken = Some(BROKEN.into());
+            tracing::error!(uplink = wished.name, device = wished.lane.device, "{why}");
+            entry.broken = Some(why.into());
         }
     }
 
-    /// Gives a link its tables, and frees the former ones.
-    fn put_in_force(&self, wished: &Wished, tables: &Arc<Tables>) {
+    /// Gives a link its tables, and returns the former ones.
+    fn put_in_force(&self, wished: &Wished, tables: &Arc<Tables>) -> Option<Arc<Tables>> {
         let table = self.lock();
-        let entry = table.uplinks.get(&wished.name);
-        let Some(entry) = entry.filter(|entry| wished.is_of(entry)) else { return };
+        let entry = table.uplinks.get(&wished.name).filter(|entry| wished.is_of(entry))?;
         let (index, new) = (entry.index, tables.clone());
-        let former = self.workers[entry.worker].call_on(index, move |worker| worker.set_rdma(index, new));
-        drop(table);
-        if let Some(former) = former
-            && !retire(former, tables, &wished.lane.setup.counters)
-        {
-            tracing::error!(
-                uplink = wished.name,
-                device = wished.lane.device,
-                "the device does not complete what was sent: its memory stays in use until the switch ends"
-            );
-        }
+        self.workers[entry.worker].call_on(index, move |worker| worker.set_rdma(index, new))
     }
 }

@@ -15,7 +15,7 @@ use crate::server::uplink::UplinkEntry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
-use tidegate_contract::{Mac, Segment, Transport};
+use tidegate_contract::{Mac, Peer, Segment, Transport};
 use tidegate_uplink::rdma::q_key;
 
 /// What one uplink's link should have.
@@ -49,6 +49,8 @@ pub(super) struct Member {
     pub(super) queue_pair: u32,
     pub(super) q_key: u32,
     pub(super) longest: u32,
+    /// Whether frames go to it; if not, it may only send.
+    pub(super) is_fresh: bool,
 }
 
 impl Wished {
@@ -101,9 +103,13 @@ impl Wished {
         let here: BTreeSet<SegmentIndex> = pairs.values().map(|wanted| wanted.segment.0).collect();
         let remotes: HashMap<(Segment, Mac), &str> =
             entry.remotes.iter().map(|remote| ((remote.segment, remote.mac), remote.name.as_str())).collect();
+        let peers: HashMap<PeerIndex, &Peer> =
+            entry.uplink.peers.iter().filter_map(|peer| Some((entry.number(peer)?, peer))).collect();
         let member = |heard: &Heard| {
             let segment = *indices.get(&heard.segment).filter(|index| here.contains(index))?;
-            let peer = entry.peer_at(entry.peer(heard.peer)).filter(|peer| peer.carries(heard.segment))?;
+            // Numbers are given again: another host may have the one under which this was heard.
+            let is_it = |peer: &&&Peer| peer.address == Some(heard.address) && peer.carries(heard.segment);
+            let peer = peers.get(&heard.peer).filter(is_it)?;
             Some(Member {
                 id: heard.segment,
                 segment,
@@ -115,6 +121,7 @@ impl Wished {
                 queue_pair: heard.queue_pair,
                 q_key: heard.q_key,
                 longest: heard.longest.into(),
+                is_fresh: heard.is_fresh,
             })
         };
         let members = heard.iter().filter_map(member).collect();

@@ -19,7 +19,7 @@ fn said(queue_pair: u32, since: u64, sent_ns: u64) -> Said {
     Said {
         queue_pair: (queue_pair.number != 0).then_some(queue_pair),
         since_ns: since,
-        since: since.into(),
+        since: Some(since.into()),
         sent_ns,
     }
 }
@@ -79,7 +79,7 @@ impl Model {
                 return;
             }
             if said.since_ns == before.since_ns {
-                said.since = before.since;
+                said.since = before.since.or(said.since);
             }
             self.0.remove(at);
         }
@@ -91,11 +91,14 @@ impl Model {
         let of = |number: u16| {
             let best = (self.0.iter())
                 .filter(|line| line.vnic == number && Some(number) != here)
-                .filter_map(|line| Some((line.said.since, line.peer, line.said.queue_pair?)))
-                .max_by_key(|(since, peer, _)| (*since, std::cmp::Reverse(*peer)))?;
-            let (_, from, QueuePair { number: queue_pair, longest, q_key }) = best;
+                .filter_map(|line| {
+                    let is_fresh = now - line.heard_at < FRESH_FOR;
+                    Some((is_fresh, line.said.since, line.peer, line.said.queue_pair?))
+                })
+                .max_by_key(|(is_fresh, since, peer, _)| (*is_fresh, *since, std::cmp::Reverse(*peer)))?;
+            let (is_fresh, _, from, QueuePair { number: queue_pair, longest, q_key }) = best;
             let ((segment, mac), (peer, address)) = (vnic(number), peer(from));
-            Some(Heard { segment, mac, peer, address, queue_pair, q_key, longest })
+            Some(Heard { segment, mac, peer, address, queue_pair, q_key, longest, is_fresh })
         };
         let mut all: Vec<_> = (0..4).filter_map(of).collect();
         all.sort_by_key(|heard| (heard.segment, heard.mac.0));
@@ -113,8 +116,9 @@ proptest! {
                 Event::Hear { peer: from, vnic: of, queue_pair, q_key, since, sent_ns } => {
                     let mut said = said(queue_pair, since, sent_ns);
                     said.queue_pair.iter_mut().for_each(|queue_pair| queue_pair.q_key = q_key);
-                    // The clock's estimate moves.
-                    said.since += i128::from(now / SECOND % 3);
+                    // The clock's estimate moves, or there is none.
+                    let moves = now / SECOND % 4;
+                    said.since = said.since.filter(|_| moves < 3).map(|since| since + i128::from(moves));
                     members.hear(peer(from), vnic(of), said, now).unwrap();
                     model.hear(from, of, said, now);
                 }
@@ -152,14 +156,25 @@ proptest! {
 }
 
 #[test]
-fn a_member_that_is_silent_for_35_seconds_is_forgotten() {
+fn a_member_that_is_silent_for_35_seconds_may_only_send_and_after_80_it_is_forgotten() {
     let mut members = Members::default();
     members.hear(peer(1), vnic(2), said(17, 5, 1), 0).unwrap();
     assert_eq!(members.take(0, none_is_here).unwrap().len(), 1);
     members.hear(peer(1), vnic(2), said(17, 5, 2), 20 * SECOND).unwrap();
     assert_eq!(members.take(54 * SECOND, none_is_here), None);
     assert_eq!(members.due(), Some(55 * SECOND));
-    assert_eq!(members.take(55 * SECOND, none_is_here), Some(vec![]));
+    let heard = members.take(55 * SECOND, none_is_here).unwrap();
+    assert!(heard.len() == 1 && !heard[0].is_fresh, "{heard:?}");
+    members.hear(peer(2), vnic(2), said(18, 3, 1), 56 * SECOND).unwrap();
+    let heard = members.take(56 * SECOND, none_is_here).unwrap();
+    assert_eq!(
+        (heard[0].queue_pair, heard[0].is_fresh),
+        (18, true),
+        "one that still announces it comes before"
+    );
+    members.forget(peer(2).0);
+    assert!(members.take(99 * SECOND, none_is_here).is_some());
+    assert_eq!(members.take(100 * SECOND, none_is_here), Some(vec![]));
     assert_eq!(members.due(), None);
 }
 

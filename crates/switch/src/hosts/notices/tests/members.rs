@@ -5,9 +5,14 @@ use crate::hosts::notices::Heard;
 use tidegate_uplink::notice::Member;
 use tidegate_uplink::rdma::q_key;
 
+/// Returns the Q_Key under a key.
+fn of_key(key: u8) -> u32 {
+    q_key(&Key::new([key; 16]), 42)
+}
+
 /// A vNIC with a queue pair.
 fn with(mac: u8, queue_pair: u32) -> Local {
-    Local { queue_pair: Some(queue_pair), longest: 4064, ..local(mac) }
+    Local { queue_pair: Some(queue_pair), q_key: of_key(7), longest: 4064, ..local(mac) }
 }
 
 /// What is heard of it at the second host.
@@ -18,8 +23,9 @@ fn heard(mac: u8, queue_pair: u32, key: u8) -> Heard {
         peer: peer(2),
         address: address(2),
         queue_pair,
-        q_key: q_key(&Key::new([key; 16]), 42),
+        q_key: of_key(key),
         longest: 4064,
+        is_fresh: true,
     }
 }
 
@@ -54,13 +60,13 @@ fn a_member_is_heard_changes_and_leaves() {
 }
 
 #[test]
-fn members_of_a_silent_peer_are_forgotten_after_35_seconds() {
+fn members_of_a_silent_peer_are_sent_to_for_35_seconds_and_forgotten_after_80() {
     let time = Time::default();
     let (mut a, mut b) = pair(&time, 0, 0);
     b.engine.set_locals(vec![with(1, 17)]);
     assert_eq!(tells(&time, &mut a, &mut b, 20).len(), 1);
     let began = time.read(0, 0);
-    let told = loop {
+    let mut tells = || loop {
         let now = time.read(0, 0);
         let due = a.engine.due(now).unwrap();
         assert!(due <= now + SECOND, "the thread looks each second");
@@ -68,11 +74,14 @@ fn members_of_a_silent_peer_are_forgotten_after_35_seconds() {
         a.engine.send();
         b.capture();
         if let Some(told) = a.engine.take_members() {
-            break told;
+            break (told, (time.read(0, 0) - began) / SECOND);
         }
     };
-    assert_eq!(told, []);
-    assert!((34 * SECOND..37 * SECOND).contains(&(time.read(0, 0) - began)));
+    let (told, after) = tells();
+    assert_eq!(told, [Heard { is_fresh: false, ..heard(1, 17, 7) }]);
+    assert!((34..37).contains(&after), "{after}");
+    let (told, after) = tells();
+    assert!(told.is_empty() && (79..82).contains(&after), "{told:?} {after}");
 }
 
 #[test]
@@ -103,7 +112,14 @@ fn another_key_has_members_announced_anew_with_its_q_key() {
     let both = |sends| vec![KeyedSegment { keys, sends, ..keyed(7) }];
     a.knows_of(&[2], None, both(KeyNumber::Even));
     assert_eq!(tells(&time, &mut a, &mut b, 20), [[]; 0]);
+    let stale = Heard { is_fresh: false, ..heard(1, 17, 7) };
     b.knows_of(&[1], None, both(KeyNumber::Odd));
+    assert_eq!(
+        tells(&time, &mut a, &mut b, 4000),
+        [[stale]],
+        "never with a Q_Key that the queue pair does not have"
+    );
+    b.engine.set_locals(vec![Local { q_key: of_key(8), ..with(1, 17) }]);
     assert_eq!(tells(&time, &mut a, &mut b, 20), [[heard(1, 17, 8)]], "the new key is sent with");
     let keys = Keys { even: None, ..keys };
     a.knows_of(&[2], None, vec![KeyedSegment { keys, sends: KeyNumber::Odd, ..keyed(7) }]);
