@@ -14,10 +14,10 @@ from typing import Self
 
 from .guest import Guest, unix_link
 from .process import wait_for
+from .rxe import JUMBO, rxe_setup
+from .rxe import MODULES as RXE
 
-MODULES = ["crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe", "tun"]
-MTU = 4200
-"""Of the Ethernet devices: RoCE then has 4,096 bytes."""
+MODULES = [*RXE, "tun"]
 
 
 def address(number: int) -> str:
@@ -25,19 +25,15 @@ def address(number: int) -> str:
     return f"192.0.2.{number}"
 
 
-def setup(*addresses: str, mtu: int = MTU) -> str:
+def setup(*addresses: str, mtu: int = JUMBO) -> str:
     """The commands that give eth0 its addresses and a device of soft-RoCE, in a guest."""
-    given = " && ".join(f"ip addr add {one}/24 dev eth0" for one in addresses)
-    return (
-        f"ip link set lo up && ip link set eth0 mtu {mtu} && {given} && ip link set eth0 up"
-        " && rdma link add rxe0 type rxe netdev eth0"
-    )
+    return f"ip link set lo up && {rxe_setup(addresses, mtu)}"
 
 
 class TwoRoceHosts:
     """Both hosts, powered on."""
 
-    def __init__(self, folder: Path, *, cpus: int = 1, mtu: int = MTU) -> None:
+    def __init__(self, folder: Path, *, cpus: int = 1, mtu: int = JUMBO) -> None:
         self._cleanup = ExitStack()
         link = folder / "link.sock"
         self.hosts: list[Guest] = []
