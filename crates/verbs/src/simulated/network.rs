@@ -160,14 +160,7 @@ impl Network {
         self.check_present(device).map_err(|error| (0, error))?;
         let machine = &mut self.machines[device];
         let pair = machine.pairs.get_mut(&number).ok_or((0, error(libc::EINVAL)))?;
-        let (mut taken, mut result) = (0usize, Ok(()));
-        for request in requests {
-            if !pair.sends.post(request) {
-                result = Err((taken, error(libc::ENOMEM)));
-                break;
-            }
-            taken += 1;
-        }
+        let (taken, result) = post_all(requests, |request| pair.sends.post(request));
         let has_failed = pair.has_failed;
         machine.counters.doorbells += taken.div_ceil(BATCH) as u64;
         if has_failed {
@@ -191,14 +184,7 @@ impl Network {
         self.check_present(device).map_err(|error| (0, error))?;
         let machine = &mut self.machines[device];
         let pair = machine.pairs.get_mut(&number).ok_or((0, error(libc::EINVAL)))?;
-        let (mut taken, mut result) = (0usize, Ok(()));
-        for request in requests {
-            if !pair.receives.post(request) {
-                result = Err((taken, error(libc::ENOMEM)));
-                break;
-            }
-            taken += 1;
-        }
+        let (taken, result) = post_all(requests, |request| pair.receives.post(request));
         let has_failed = pair.has_failed;
         machine.counters.receive_doorbells += taken.div_ceil(BATCH) as u64;
         if has_failed {
@@ -432,4 +418,11 @@ impl Network {
 /// Returns an error of the kernel.
 pub fn error(number: i32) -> io::Error {
     io::Error::from_raw_os_error(number)
+}
+
+/// Posts requests until one finds no room; returns how many were posted, and that number with the reason if it is not all.
+fn post_all<R>(requests: Vec<R>, mut post: impl FnMut(R) -> bool) -> (usize, Result<(), (usize, io::Error)>) {
+    let count = requests.len();
+    let taken = requests.into_iter().map(&mut post).take_while(|posted| *posted).count();
+    (taken, if taken == count { Ok(()) } else { Err((taken, error(libc::ENOMEM))) })
 }
