@@ -229,6 +229,27 @@ impl Queue {
         });
     }
 
+    /// Pops chains of a receive queue as [`pop_singles`](Self::pop_singles) does, to complete them by
+    /// [`complete_kept`](Self::complete_kept), in any order, beside chains that are popped later. After a kill they come back with
+    /// length 0. None with VIRTIO_F_IN_ORDER: the others would wait for them.
+    pub fn pop_kept(&mut self, out: &mut [Single]) -> usize {
+        match &mut self.0 {
+            Ring::Split(ring) => ring.pop_kept(out),
+            Ring::Packed(ring) => ring.pop_kept(out),
+            Ring::SplitInOrder(_) | Ring::PackedInOrder(_) => 0,
+        }
+    }
+
+    /// Gives kept chains back, with the bytes written to each: the buffers of one frame, which after a kill are shown together or
+    /// not at all.
+    pub fn complete_kept(&mut self, done: impl Iterator<Item = (u16, u32)> + Clone) {
+        match &mut self.0 {
+            Ring::Split(ring) => ring.complete_kept(done),
+            Ring::Packed(ring) => ring.complete_kept(done),
+            Ring::SplitInOrder(_) | Ring::PackedInOrder(_) => debug_assert!(false, "none is kept in order"),
+        }
+    }
+
     /// Shows the driver all completions; returns whether it wants an interrupt. Once per batch, not per
     /// chain: it is a full fence.
     ///

@@ -295,6 +295,18 @@ impl<O: Journal> PackedQueue<O> {
         self.unpublished += freed;
     }
 
+    pub(super) fn pop_kept(&mut self, out: &mut [Single]) -> usize {
+        let count = self.pop_singles::<true>(out);
+        out[..count].iter().for_each(|single| self.inflight.mark(single.head, 1));
+        count
+    }
+
+    /// A kept chain is in flight until the store that commits all of them, with the journal.
+    pub(super) fn complete_kept(&mut self, done: impl Iterator<Item = (u16, u32)> + Clone) {
+        self.complete_in::<false>(done.clone());
+        done.for_each(|(id, _)| self.inflight.unmark(id));
+    }
+
     #[inline]
     pub(super) fn complete_run(&mut self, first: u16, n: u16) -> bool {
         let done = self.order.complete_run(first, n);

@@ -17,7 +17,7 @@ pub(super) struct Resume {
     pub(super) unshown: Vec<Record>,
     /// Completed and shown, perhaps still marked as in flight.
     pub(super) shown: Vec<Record>,
-    /// Popped and not completed, of a transmit queue: ids and places. A receive queue's are popped again:
+    /// Marked, so popped and not completed: ids and places. A receive queue's other chains are popped again:
     /// nothing was written to them, and no later descriptor was popped.
     pub(super) in_flight: Vec<(u16, u16)>,
     /// Places that stay taken for ever.
@@ -29,7 +29,7 @@ impl Resume {
     pub(super) fn of(
         snapshot: &Snapshot,
         size: u16,
-        transmit: bool,
+        in_order: bool,
         flags: impl FnOnce(u16) -> u16,
     ) -> Result<Self, &'static str> {
         let (place, count) = (Position(snapshot.commit.0), snapshot.commit.1);
@@ -43,15 +43,13 @@ impl Resume {
         if records.iter().any(|record| record.id >= size || record.places == 0) {
             return Err("the record has a completed buffer with an impossible id or no places");
         }
-        let mut in_flight = Vec::new();
-        if transmit {
-            let mut completed = vec![false; size.into()];
-            records.iter().for_each(|record| completed[usize::from(record.id)] = true);
-            let marked = (0..)
-                .zip(&snapshot.places)
-                .filter(|&(id, &places)| places != 0 && !completed[usize::from(id)]);
-            in_flight.extend(marked.map(|(id, &places): (u16, _)| (id, places)));
-        }
+        let mut completed = vec![false; size.into()];
+        records.iter().for_each(|record| completed[usize::from(record.id)] = true);
+        // In order it marks none.
+        let marked = (0..)
+            .zip(&snapshot.places)
+            .filter(|&(id, &places)| places != 0 && !in_order && !completed[usize::from(id)]);
+        let in_flight: Vec<(u16, u16)> = marked.map(|(id, &places)| (id, places)).collect();
         let done: u32 = records.iter().map(|record| u32::from(record.places)).sum();
         let open: u32 = in_flight.iter().map(|&(_, places)| u32::from(places)).sum();
         if done + open + u32::from(snapshot.lost) > size.into() {

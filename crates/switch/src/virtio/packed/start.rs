@@ -107,7 +107,7 @@ impl<O: Journal> PackedQueue<O> {
     /// Continues where a predecessor was killed.
     fn recover(&mut self, snapshot: &Snapshot) -> Result<(), &'static str> {
         let (size, transmit) = (self.parts.size, self.inflight.is_transmit());
-        let resume = Resume::of(snapshot, size, transmit, |slot| self.parts.flags(slot))?;
+        let resume = Resume::of(snapshot, size, O::IN_ORDER, |slot| self.parts.flags(slot))?;
         let Resume { used, unshown, shown, in_flight, lost } = resume;
         // A kill may have come between the completion and this.
         unshown.iter().chain(&shown).for_each(|record| self.inflight.unmark(record.id));
@@ -124,7 +124,12 @@ impl<O: Journal> PackedQueue<O> {
         }
         self.avail = used.forward(self.unpublished + self.taken, size);
         self.recovered = Some(in_flight.len() as u16);
-        self.complete_all(in_flight.iter().map(|&(id, _)| (id, 0)));
+        let done = in_flight.iter().map(|&(id, _)| (id, 0));
+        if transmit {
+            self.complete_all(done);
+        } else if !in_flight.is_empty() {
+            self.complete_kept(done);
+        }
         // The first publish calls the driver.
         let _ = self.show();
         Ok(())

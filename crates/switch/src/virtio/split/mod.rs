@@ -225,6 +225,39 @@ impl<O: Order> SplitQueue<O> {
         }
     }
 
+    pub(super) fn pop_kept(&mut self, out: &mut [Single]) -> usize {
+        let count = self.pop_singles::<true>(out);
+        out[..count].iter().for_each(|single| self.inflight.mark(single.head, 1));
+        count
+    }
+
+    /// A kept chain is in flight until the store that commits all of them, and the journal names those that are
+    /// committed and still marked.
+    pub(super) fn complete_kept(&mut self, done: impl Iterator<Item = (u16, u32)> + Clone) {
+        let (parts, inflight) = (&self.parts, &self.inflight);
+        let mut next = self.order.counts().returned;
+        let mut count = 0;
+        self.order.complete(done.clone(), |record| {
+            parts.write_used(next, record.id, record.len);
+            inflight.log(count, record.pack());
+            next = next.wrapping_add(1);
+            count += 1;
+        });
+        inflight.commit(next, count);
+        done.for_each(|(head, _)| inflight.unmark(head));
+        inflight.commit(next, 0);
+    }
+
+    /// Completes chains of a predecessor, unused.
+    fn come_back(&mut self, heads: &[u16]) {
+        let done = heads.iter().map(|head| (*head, 0));
+        match self.inflight.is_transmit() {
+            true => self.complete_all(done),
+            false if heads.is_empty() => {}
+            false => self.complete_kept(done),
+        }
+    }
+
     /// Returns the driver's index at the last `available`.
     fn seen(&self) -> u16 {
         self.order.counts().popped.wrapping_add(self.pending)

@@ -45,9 +45,11 @@ impl<O: Order> SplitQueue<O> {
                 recovered = Some(popped.wrapping_sub(used));
             }
             Some(snapshot) => {
-                let resume = Resume::of(&snapshot, used, size, transmit).map_err(RingError::Inflight)?;
-                if let Some(head) = resume.last {
-                    inflight.unmark(head);
+                let resume = Resume::of(&snapshot, used, size, (transmit, O::IN_ORDER)).map_err(RingError::Inflight)?;
+                resume.last.iter().for_each(|head| inflight.unmark(*head));
+                if !transmit {
+                    // The journal is written anew.
+                    inflight.commit(resume.next_used, 0);
                 }
                 counts = Counts { popped: resume.next_avail, returned: resume.next_used, shown: used };
                 recovered = Some(resume.in_flight.len() as u16);
@@ -78,7 +80,7 @@ impl<O: Order> SplitQueue<O> {
             layout,
             walker: Walker::new(memory, features.indirect),
         };
-        queue.complete_all(in_flight.iter().map(|&head| (head, 0)));
+        queue.come_back(&in_flight);
         // The first publish calls the driver.
         let _ = queue.show();
         Ok(queue)

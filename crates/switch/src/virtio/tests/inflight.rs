@@ -50,6 +50,12 @@ enum Step {
     /// Of a transmit queue: completes the first of those that were popped together last.
     CompleteRun(usize),
     Publish,
+    /// Of a receive queue in any order: keeps so many singles.
+    Keep(usize),
+    /// Completes kept chains out of order, as a frame.
+    CompleteKept {
+        which: Vec<usize>,
+    },
 }
 
 fn driver_step() -> impl Strategy<Value = Step> {
@@ -70,6 +76,8 @@ fn device_step() -> impl Strategy<Value = Step> {
         3 => prop::collection::vec(0usize..64, 1..4).prop_map(|which| Step::Complete { which }),
         3 => (1usize..6).prop_map(Step::CompleteRun),
         2 => Just(Step::Publish),
+        2 => (1usize..5).prop_map(Step::Keep),
+        3 => prop::collection::vec(0usize..64, 1..4).prop_map(|which| Step::CompleteKept { which }),
     ]
 }
 
@@ -125,6 +133,12 @@ struct World {
     next_frame: u32,
     /// The frame being received: its number, and the remaining chains.
     open: Option<(u32, u32, u32)>,
+    /// Tokens of kept chains.
+    kept: Vec<u16>,
+    /// Chains that were kept: after a kill they may come back empty.
+    may_be_empty: BTreeSet<u64>,
+    /// The chain that came back last.
+    last_back: u64,
 }
 
 impl World {
@@ -150,6 +164,9 @@ impl World {
             sent: BTreeSet::new(),
             next_frame: 0,
             open: None,
+            kept: Vec::new(),
+            may_be_empty: BTreeSet::new(),
+            last_back: 0,
         };
         let device = world.start(world.driver.base());
         assert_eq!(device.recovered(), None);
@@ -193,6 +210,7 @@ impl World {
                         assert_eq!(before, 0, "chains came back before older ones");
                     }
                     if self.index == RX {
+                        self.last_back = chain.unwrap();
                         self.receive(used.len);
                     }
                 }
@@ -203,6 +221,9 @@ impl World {
 
     /// Receives one buffer of a frame: its length encodes which, and of how many.
     fn receive(&mut self, len: u32) {
+        if len == 0 && self.may_be_empty.contains(&self.last_back) {
+            return assert_eq!(self.open, None, "a frame with an empty buffer");
+        }
         assert_ne!(len, 0, "an empty receive buffer");
         let (frame, chains, which) = (len >> 8, len >> 4 & 15, len & 15);
         assert_eq!(self.open.unwrap_or((frame, chains, 0)), (frame, chains, which), "a frame in pieces");
@@ -289,6 +310,35 @@ impl World {
             Step::Publish => {
                 let _ = device.publish();
             }
+            Step::Keep(most) => {
+                // No others are open, as between two posts.
+                if transmit || self.features.in_order || self.popped.iter().any(Option::is_some) {
+                    return;
+                }
+                let mut singles = vec![Single::EMPTY; *most];
+                // A driver's chain may be marked before a cut.
+                self.may_be_empty.extend(self.given.values());
+                let count = device.pop_kept(&mut singles);
+                self.kept.extend(singles[..count].iter().map(|single| single.head));
+                (self.one_by_one, self.together) = (0, 0);
+            }
+            Step::CompleteKept { which } => {
+                if self.popped.iter().any(Option::is_some) {
+                    return;
+                }
+                let chains = which.len().min(self.kept.len()) as u32;
+                let frame = self.next_frame;
+                self.next_frame += 1;
+                let done: Vec<_> = which[..chains as usize]
+                    .iter()
+                    .zip(0..)
+                    .map(|(which, i): (_, u32)| {
+                        let head = self.kept.swap_remove(which % self.kept.len());
+                        (head, (frame + 1) << 8 | chains << 4 | i)
+                    })
+                    .collect();
+                device.complete_kept(done.into_iter());
+            }
             _ => unreachable!("no step of the device"),
         }
     }
@@ -298,6 +348,7 @@ impl World {
         let whole = cut::after(kill.stores, || self.device_does(&kill.step));
         self.device = None;
         self.popped.clear();
+        self.kept.clear();
         (self.one_by_one, self.together) = (0, 0);
         kill.meanwhile.iter().for_each(|step| self.driver_does(step));
         assert_eq!(self.region.queue(self.index).unwrap().state(), QueueState::InService);
@@ -324,6 +375,9 @@ impl World {
                 return;
             }
             let open = self.popped.iter().flatten().count();
+            if open == 0 && !self.kept.is_empty() {
+                self.device_does(&Step::CompleteKept { which: vec![0; self.kept.len().min(15)] });
+            }
             if open > 0 {
                 self.device_does(&Step::Complete { which: vec![0; open.min(15)] });
             }
@@ -414,6 +468,8 @@ proptest! {
             Step::Complete { which: vec![2, 1, 0] },
             Step::CompleteRun(5),
             Step::Publish,
+            Step::Keep(3),
+            Step::CompleteKept { which: vec![2, 0, 1] },
         ] {
             for stores in 0.. {
                 let features = Features { packed, event_idx: true, indirect: true, in_order };
