@@ -13,6 +13,7 @@
 //!
 //! - [`setup`]: what a link's lane is made of
 //! - [`pair`]: the queue pair of a vNIC of this host
+//! - [`guest`]: memory of guests that the device reads
 //! - [`members`]: which queue pairs there are, here and at other hosts
 //! - [`outgoing`]: the sending half; [`pool`]: its buffers
 //! - [`waiting`]: datagrams that are not yet posted
@@ -24,6 +25,7 @@
 
 pub mod counters;
 pub mod grh;
+pub mod guest;
 pub mod incoming;
 pub mod members;
 pub mod memory;
@@ -40,6 +42,7 @@ mod tests;
 pub mod waiting;
 
 pub use counters::Counters;
+pub use guest::{GuestRegions, Registered};
 pub use incoming::Incoming;
 pub use members::{MemberEntry, Tables};
 pub use outgoing::Outgoing;
