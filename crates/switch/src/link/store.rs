@@ -10,6 +10,7 @@ use super::{Pending, Taken};
 use crate::fdb::PortIndex;
 use crate::frame::{FRAME_MAX, HEADER_MAX};
 use crate::slots::{Arrival, FrameRef, Owner, Slots};
+use crate::virtio::Span;
 use std::collections::VecDeque;
 
 /// Chunks of the longest frame.
@@ -86,6 +87,29 @@ impl Store {
         Some(reference)
     }
 
+    /// Takes in a frame that lies elsewhere, in slot `slot` of a landing: a head of at most [`HEADER_MAX`] bytes, which is copied, and
+    /// the places of its body. `None` without room.
+    pub fn refer(
+        &mut self,
+        (landing, slot): (u32, u16),
+        head: &[u8],
+        body: &[Span],
+        len: u32,
+    ) -> Option<FrameRef> {
+        if !self.has_room() {
+            return None;
+        }
+        let reference = self.slots.take()?;
+        let frame = reference.get_mut();
+        frame.bytes[..head.len()].copy_from_slice(head);
+        frame.spans[..body.len()].copy_from_slice(body);
+        frame.owner = Owner::Landed { landing, slot };
+        frame.len = len;
+        frame.head_len = head.len() as u16;
+        frame.span_count = body.len() as u16;
+        Some(reference)
+    }
+
     /// Lets a frame wait behind those that were read before.
     #[inline]
     pub fn absorb(&mut self, frame: FrameRef, arrival: Arrival) {
@@ -127,9 +151,10 @@ impl Store {
         self.slots.take().inspect(|_| self.slots.note_piece())
     }
 
-    /// Takes back the memory of a frame or a piece; the last piece returns the whole's.
+    /// Takes back the memory of a frame or a piece; the last piece returns the whole's. Returns the landing and the slot of one
+    /// that [lies elsewhere](Self::refer).
     #[inline]
-    pub fn give_back(&mut self, reference: FrameRef) {
+    pub fn give_back(&mut self, reference: FrameRef) -> Option<(u32, u16)> {
         let owner = reference.get().owner;
         self.slots.give(reference);
         match owner {
@@ -137,11 +162,13 @@ impl Store {
             Owner::Piece { whole } => {
                 self.slots.end_piece();
                 if whole.get().release() {
-                    self.give_back(whole);
+                    return self.give_back(whole);
                 }
             }
+            Owner::Landed { landing, slot } => return Some((landing, slot)),
             owner => debug_assert!(false, "{owner:?} is of another link"),
         }
+        None
     }
 
     /// Takes out a frame that waits; `None` if none remains.

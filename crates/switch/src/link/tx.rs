@@ -124,7 +124,7 @@ impl Tx {
     pub fn give_back(&mut self, frame: FrameRef) {
         match self {
             Self::Vhost(tx) => tx.give_back(frame),
-            Self::Tap(tx) => tx.store.give_back(frame),
+            Self::Tap(tx) => _ = tx.store.give_back(frame),
             Self::Vxlan(tx) => tx.give_back(frame),
             Self::Nic(tx) => tx.give_back(frame),
         }
@@ -135,7 +135,7 @@ impl Tx {
     pub fn give_back_all(&mut self, frames: impl Iterator<Item = FrameRef> + Clone) {
         match self {
             Self::Vhost(tx) => tx.give_back_all(frames),
-            Self::Tap(tx) => frames.for_each(|frame| tx.store.give_back(frame)),
+            Self::Tap(tx) => frames.for_each(|frame| _ = tx.store.give_back(frame)),
             Self::Vxlan(tx) => frames.for_each(|frame| tx.give_back(frame)),
             Self::Nic(tx) => frames.for_each(|frame| tx.give_back(frame)),
         }

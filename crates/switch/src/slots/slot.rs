@@ -44,6 +44,13 @@ pub enum Owner {
         /// How many chunks.
         chunks: u16,
     },
+    /// The guest that receives it: the device wrote it to that one's buffers.
+    Landed {
+        /// The landing's number.
+        landing: u32,
+        /// The slot there.
+        slot: u16,
+    },
     /// One of the pieces that a super-frame was cut into.
     Piece {
         /// The super-frame.

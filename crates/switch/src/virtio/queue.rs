@@ -229,15 +229,17 @@ impl Queue {
         });
     }
 
-    /// Pops chains of a receive queue as [`pop_singles`](Self::pop_singles) does, to complete them by
-    /// [`complete_kept`](Self::complete_kept), in any order, beside chains that are popped later. After a kill they come back with
-    /// length 0. None with VIRTIO_F_IN_ORDER: the others would wait for them.
-    pub fn pop_kept(&mut self, out: &mut [Single]) -> usize {
-        match &mut self.0 {
-            Ring::Split(ring) => ring.pop_kept(out),
-            Ring::Packed(ring) => ring.pop_kept(out),
-            Ring::SplitInOrder(_) | Ring::PackedInOrder(_) => 0,
-        }
+    /// Whether chains can be [kept](Self::keep): not with VIRTIO_F_IN_ORDER, since the others would wait for them.
+    pub fn can_keep(&self) -> bool {
+        matches!(self.0, Ring::Split(_) | Ring::Packed(_))
+    }
+
+    /// Keeps chains of a receive queue that were popped as singles just now: they are completed by
+    /// [`complete_kept`](Self::complete_kept) alone, in any order, beside chains that are popped later. After a kill they come back
+    /// with length 0.
+    pub fn keep(&mut self, singles: &[Single]) {
+        debug_assert!(self.can_keep(), "kept in order");
+        any!(&mut self.0, ring => singles.iter().for_each(|single| ring.inflight.mark(single.head, 1)));
     }
 
     /// Gives kept chains back, with the bytes written to each: the buffers of one frame, which after a kill are shown together or

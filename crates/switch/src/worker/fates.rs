@@ -138,7 +138,7 @@ impl<'a> Group<'a> {
 fn home(frame: &Frame) -> Option<Home> {
     match frame.owner {
         Owner::Ring { queue, .. } => Some(Home { source: frame.source, queue }),
-        Owner::Pool { .. } => Some(Home { source: frame.source, queue: 0 }),
+        Owner::Pool { .. } | Owner::Landed { .. } => Some(Home { source: frame.source, queue: 0 }),
         _ => None,
     }
 }

@@ -61,6 +61,24 @@ impl Worker {
         self.ports[usize::from(index)].as_mut()?.link.set_rdma(tables)
     }
 
+    /// Lets frames that queue pair `number` of an own uplink receives land; `false` if it has no such queue pair now.
+    pub fn set_landing(&mut self, index: PortIndex, landing: &Arc<rdma::Landing>, number: u32) -> bool {
+        self.lane(index).is_some_and(|lane| lane.set_landing(landing, number))
+    }
+
+    /// Forgets a landing of an own uplink that [is over](rdma::Landing::is_over), and returns it for the caller to drop.
+    #[must_use = "a worker has no time to free memory"]
+    pub fn forget_landing(&mut self, index: PortIndex, number: u32) -> Option<Arc<rdma::Landing>> {
+        self.lane(index)?.forget_landing(number)
+    }
+
+    fn lane(&mut self, index: PortIndex) -> Option<&mut crate::link::vxlan::Tx> {
+        match &mut self.ports[usize::from(index)].as_mut()?.link.tx {
+            crate::link::Tx::Vxlan(tx) => Some(tx),
+            _ => None,
+        }
+    }
+
     /// Sets what it knows of other hosts' clocks, and how it tells of their late frames.
     pub fn set_hosts(&mut self, hosts: Hosts) {
         self.hosts = Some(hosts);

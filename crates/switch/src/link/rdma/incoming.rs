@@ -9,11 +9,12 @@
 
 use super::counters::Counters;
 use super::grh::origin;
+use super::landing::{Landing, Taken};
 use super::members::Tables;
 use super::numbers::{Key, Numbers};
 use super::pair::{LocalPair, TOGETHER};
-use super::setup::Setup;
-use crate::fdb::{PeerIndex, SegmentIndex};
+use super::setup::{PAIRS, Setup};
+use crate::fdb::{PeerIndex, PortIndex, SegmentIndex};
 use crate::frame::VnetHdr;
 use crate::frame::vnet_hdr::NEEDS_CSUM;
 use smallvec::SmallVec;
@@ -40,6 +41,8 @@ pub struct Incoming {
     count: usize,
     /// Buffers that were read, of one queue pair (its number).
     read: (u32, SmallVec<[u16; TOGETHER]>),
+    /// Where frames land, as long as some may be under way.
+    landings: Vec<Arc<Landing>>,
     /// The numbers that arrived.
     numbers: Numbers<Gaps>,
     counters: Arc<Counters>,
@@ -48,7 +51,6 @@ pub struct Incoming {
 }
 
 /// A frame that arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived<'a> {
     /// The member's peer.
     pub peer: PeerIndex,
@@ -59,9 +61,42 @@ pub struct Arrived<'a> {
     /// DSCP and ECN, as they arrived.
     pub traffic_class: u8,
     /// The frame, with a stamp or without.
-    pub bytes: &'a [u8],
+    pub bytes: Bytes<'a>,
     /// Its virtio header, to be checked against the frame.
     pub vnet: VnetHdr,
+}
+
+/// Where a frame is.
+pub enum Bytes<'a> {
+    /// In a receive buffer, until the next one is taken.
+    Buffer(&'a [u8]),
+    /// In its guest's buffers. Its destination is that guest.
+    Landed(Taken<'a>),
+}
+
+impl Bytes<'_> {
+    /// Returns its length.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Buffer(bytes) => bytes.len(),
+            Self::Landed(taken) => taken.len() as usize,
+        }
+    }
+
+    /// Whether it has no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns its first bytes: all, or the copied ones.
+    #[inline]
+    pub(super) fn head(&self) -> &[u8] {
+        match self {
+            Self::Buffer(bytes) => bytes,
+            Self::Landed(taken) => taken.head(),
+        }
+    }
 }
 
 impl Incoming {
@@ -75,6 +110,7 @@ impl Incoming {
             next: 0,
             count: 0,
             read: (0, SmallVec::new()),
+            landings: Vec::with_capacity(PAIRS + 1),
             numbers: Numbers::default(),
             counters: setup.counters.clone(),
             is_armed: false,
@@ -134,19 +170,35 @@ impl Incoming {
                 post(&self.tables, &mut self.read, &self.counters);
                 self.read.0 = completion.queue_pair;
             }
-            let Some(at) = pair.take_buffer(completion.id) else {
-                self.counters.malformed.add(1);
-                continue;
+            let from = (&*self.tables, &**pair, completion.source, self.local);
+            let admitted = if let Some((landing, at)) = pair.slot_of(completion.id) {
+                let taken = match completion.status {
+                    Status::Success => landing.take(at, completion.bytes),
+                    _ => {
+                        if landing.flush(at) {
+                            pair.note_failed(&self.counters);
+                        }
+                        continue;
+                    }
+                };
+                let Some(taken) = taken else {
+                    self.counters.malformed.add(1);
+                    continue;
+                };
+                admit_landed(from, taken)
+            } else {
+                let Some(at) = pair.take_buffer(completion.id) else {
+                    self.counters.malformed.add(1);
+                    continue;
+                };
+                if completion.status != Status::Success {
+                    // It is in the error state, and takes no buffer any more.
+                    pair.note_failed(&self.counters);
+                    continue;
+                }
+                self.read.1.push(at);
+                pair.bytes(at, completion.bytes).and_then(|datagram| admit_copied(from, datagram))
             };
-            if completion.status != Status::Success {
-                // It is in the error state, and takes no buffer any more.
-                pair.note_failed(&self.counters);
-                continue;
-            }
-            self.read.1.push(at);
-            let datagram = pair.bytes(at, completion.bytes);
-            let admitted = datagram
-                .and_then(|datagram| admit(&self.tables, pair, (completion.source, datagram), self.local));
             return Some(admitted.map_or_else(
                 |reason| {
                     self.counters.refuse(reason);
@@ -167,12 +219,46 @@ impl Incoming {
         self.counters.copied_in.add(bytes.into());
     }
 
+    /// Lets frames of a port land; `false` if the port has another queue pair by now, or that has a landing.
+    pub fn set_landing(&mut self, landing: &Arc<Landing>, number: u32) -> bool {
+        let pair = self.tables.pair(landing.port).filter(|pair| pair.number() == number && pair.may_land());
+        let is_set = pair.is_some_and(|pair| pair.set_landing(landing.clone()));
+        if is_set {
+            self.landings.push(landing.clone());
+        }
+        is_set
+    }
+
+    /// Forgets a landing that [is over](Landing::is_over), and returns it for the caller to drop.
+    pub fn forget_landing(&mut self, number: u32) -> Option<Arc<Landing>> {
+        let at = self.landings.iter().position(|landing| landing.number == number && landing.is_over())?;
+        Some(self.landings.swap_remove(at))
+    }
+
+    /// Returns the port of a landing.
+    #[inline]
+    pub fn port_of_landing(&self, number: u32) -> Option<PortIndex> {
+        self.landings.iter().find(|landing| landing.number == number).map(|landing| landing.port)
+    }
+
+    /// Notes that a frame that landed is back.
+    #[inline]
+    pub fn come_back(&mut self, number: u32, at: u16) {
+        let landing = self.landings.iter().find(|landing| landing.number == number);
+        debug_assert!(landing.is_some(), "a landing is forgotten once its frames are back");
+        if let Some(len) = landing.and_then(|landing| landing.come_back(at)) {
+            self.counters.zero_copied_in.add(1);
+            self.counters.zero_copied_in_bytes.add(len.into());
+        }
+    }
+
     /// Replaces the tables. Of a queue pair that is in both, nothing is lost; a new one gets its buffers.
     pub fn set_tables(&mut self, tables: Arc<Tables>) {
         post(&self.tables, &mut self.read, &self.counters);
         self.tables = tables;
         for pair in self.tables.pairs().iter().filter(|pair| !pair.is_failed()) {
-            if pair.post_all().is_err() {
+            let posted = if pair.landing().is_some() { pair.fill_up() } else { pair.post_all() };
+            if posted.is_err() {
                 pair.note_failed(&self.counters);
             }
         }
@@ -189,31 +275,58 @@ impl Incoming {
 /// Posts buffers that were read anew.
 #[inline]
 fn post(tables: &Tables, (number, buffers): &mut (u32, SmallVec<[u16; TOGETHER]>), counters: &Counters) {
-    if buffers.is_empty() {
+    if buffers.is_empty() && *number == 0 {
         return;
     }
-    if let Some(pair) = tables.by_number(*number).filter(|pair| !pair.is_failed())
-        && pair.post(buffers).is_err()
-    {
-        pair.note_failed(counters);
+    if let Some(pair) = tables.by_number(*number).filter(|pair| !pair.is_failed()) {
+        let posted = if pair.landing().is_some() { pair.fill_up() } else { pair.post(buffers) };
+        if posted.is_err() {
+            pair.note_failed(counters);
+        }
     }
+    // Queue pairs 0 and 1 are no datagrams'.
+    *number = 0;
     buffers.clear();
 }
 
-/// Returns the frame of a datagram (with its GRH) that queue pair `source` sent to `pair`, and its number.
+/// Where a datagram came from: the tables, the queue pair here, the number there, and this host's address.
+type From<'a> = (&'a Tables, &'a LocalPair, u32, IpAddr);
+
+/// Returns the frame of a datagram (with its GRH) in a receive buffer, and its number.
+#[inline]
+fn admit_copied<'a>(from: From<'_>, datagram: &'a [u8]) -> Result<(Arrived<'a>, u32), DropReason> {
+    let (grh, datagram) = datagram.split_first_chunk::<GRH>().ok_or(DropReason::Malformed)?;
+    admit(from, grh, Header::read(datagram).map(|(header, bytes)| (header, Bytes::Buffer(bytes))).ok())
+}
+
+/// The same of one that landed.
+///
+/// # Errors
+/// Also if it is for another than the guest in whose memory it lies: that may have written any address there, and would send in
+/// the member's name.
+#[inline]
+fn admit_landed<'a>(from: From<'_>, taken: Result<Taken<'a>, ()>) -> Result<(Arrived<'a>, u32), DropReason> {
+    let taken = taken.map_err(|()| DropReason::Malformed)?;
+    let before = taken.before();
+    let (grh, datagram) = before.split_first_chunk::<GRH>().ok_or(DropReason::Malformed)?;
+    if taken.head().first_chunk() != Some(&from.1.mac.0) {
+        return Err(DropReason::Malformed);
+    }
+    admit(from, grh, Header::read(datagram).map(|(header, _)| (header, Bytes::Landed(taken))).ok())
+}
+
+/// Returns the frame of a datagram by its GRH, its header and its bytes, if these are valid; and its number.
 #[inline]
 fn admit<'a>(
-    tables: &Tables,
-    pair: &LocalPair,
-    (source, datagram): (u32, &'a [u8]),
-    local: IpAddr,
+    (tables, pair, source, local): From<'_>,
+    grh: &[u8; GRH],
+    read: Option<(Header, Bytes<'a>)>,
 ) -> Result<(Arrived<'a>, u32), DropReason> {
-    let (grh, datagram) = datagram.split_first_chunk::<GRH>().ok_or(DropReason::Malformed)?;
     let origin = origin(grh, local).ok_or(DropReason::UnknownPeer)?;
     let member = tables.sender(origin.source, source, pair.segment).filter(|member| member.vni == pair.vni);
     let member = member.ok_or(DropReason::UnknownPeer)?;
-    let (header, bytes) = Header::read(datagram).map_err(|_| DropReason::Malformed)?;
-    let addresses = bytes.first_chunk::<FRAME_MIN>().ok_or(DropReason::Malformed)?;
+    let (header, bytes) = read.ok_or(DropReason::Malformed)?;
+    let addresses = bytes.head().first_chunk::<FRAME_MIN>().ok_or(DropReason::Malformed)?;
     if addresses[6..12] != member.mac.0 {
         return Err(DropReason::SourceMac);
     }

@@ -18,6 +18,7 @@
 //! - [`outgoing`]: the sending half; [`pool`]: its buffers
 //! - [`waiting`]: datagrams that are not yet posted
 //! - [`incoming`]: the receiving half; [`grh`]: where a datagram came from
+//! - [`landing`]: frames that land in a guest's buffers; [`stages`]: who has these
 //! - [`numbers`]: what both remember of pairs of queue pairs
 //! - [`memory`]: bytes of registered memory
 //! - [`retire`]: the end of replaced tables
@@ -27,6 +28,7 @@ pub mod counters;
 pub mod grh;
 pub mod guest;
 pub mod incoming;
+pub mod landing;
 pub mod members;
 pub mod memory;
 pub mod numbers;
@@ -35,6 +37,7 @@ pub mod pair;
 pub mod pool;
 pub mod retire;
 pub mod setup;
+pub mod stages;
 #[cfg(test)]
 pub(in crate::link) mod testing;
 #[cfg(test)]
@@ -44,6 +47,7 @@ pub mod waiting;
 pub use counters::Counters;
 pub use guest::{GuestRegions, Registered};
 pub use incoming::Incoming;
+pub use landing::{Feed, Landing, PortHalf};
 pub use members::{MemberEntry, Tables};
 pub use outgoing::Outgoing;
 pub use pair::LocalPair;

@@ -5,15 +5,20 @@
 //!            in force: posted ─▶ device ─▶ completion: buffer, bytes ─▶ read ─▶ posted anew
 //! ```
 //!
-//! One worker reads and posts; the control plane makes it, changes its Q_Key, and destroys it by its drop.
+//! One worker reads and posts; the control plane makes it, changes its Q_Key, and destroys it by its drop. With a
+//! [landing](super::landing) the port's worker posts buffers of the guest as well, and those of the region fill up what the
+//! guest has too few of.
 
 use super::counters::Counters;
+use super::guest::GuestRegions;
+use super::landing::{self, Landing};
 use super::memory::Buffers;
 use super::setup::{PAIRS, Place, RECEIVES, SENDS, Setup};
 use crate::fdb::{PortIndex, SegmentIndex};
+use crate::virtio::{Single, Span};
 use smallvec::SmallVec;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use tidegate_contract::Mac;
 use tidegate_evidence::DropReason;
 use tidegate_verbs::{Depths, Error, GRH, Piece, QueuePair, Receive, Region, Send};
@@ -22,7 +27,11 @@ use tidegate_verbs::{Depths, Error, GRH, Piece, QueuePair, Receive, Region, Send
 pub const TOGETHER: usize = 16;
 /// Longest datagram (bytes) that finds room, whatever the port's MTU is: the largest MTU of RoCE. A longer one than its
 /// buffer costs the queue pair, and the port's MTU may be raised, or be smaller than the sender's.
-const LONGEST: usize = 4096;
+pub(super) const LONGEST: usize = 4096;
+/// With a landing, so many buffers are posted at least: those of the region fill up.
+pub(super) const LEAST: u32 = 32;
+/// Most pieces of a request, if the device takes as many.
+const PIECES: u32 = 1 + landing::BUFFERS as u32;
 
 /// A queue pair. Its drop destroys it, which is no work for a worker.
 #[derive(Debug)]
@@ -42,7 +51,24 @@ pub struct LocalPair {
     failed: AtomicBool,
     /// Begins the ids of its receives: a completion of an earlier queue pair with this number is none of this one.
     tag: u64,
+    /// Buffers of the region that the device has. Written by the worker that notes them.
+    has: AtomicU32,
+    /// Most pieces of a request.
+    pieces: u32,
+    landing: OnceLock<Arc<Landing>>,
+    /// After the queue pair: told when the device has destroyed that.
+    over: Over,
     _place: Place,
+}
+
+/// Tells by its drop that a queue pair is gone.
+#[derive(Debug, Default)]
+struct Over(Arc<AtomicBool>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 impl Setup {
@@ -78,7 +104,8 @@ impl LocalPair {
         // Each buffer begins at a line of the cache.
         let size = (GRH + LONGEST).next_multiple_of(64);
         let buffers = Region::new(&setup.device, RECEIVES as usize * size)?;
-        let depths = Depths { send: SENDS, receive: RECEIVES, pieces: 1 };
+        let pieces = PIECES.min(setup.device.pieces());
+        let depths = Depths { send: SENDS, receive: RECEIVES, pieces };
         let queue_pair = QueuePair::new(&setup.device, &setup.sends, &setup.receives, depths, q_key)?;
         Ok(Self {
             port,
@@ -90,6 +117,10 @@ impl LocalPair {
             posted: Default::default(),
             failed: AtomicBool::new(false),
             tag: place.tag() << u16::BITS,
+            has: AtomicU32::new(0),
+            pieces,
+            landing: OnceLock::new(),
+            over: Over::default(),
             _place: place,
         })
     }
@@ -150,7 +181,114 @@ impl LocalPair {
         let (word, bit) = self.posted_bit(at)?;
         let before = word.load(Ordering::Relaxed);
         word.store(before & !bit, Ordering::Relaxed);
-        (before & bit != 0).then_some(at)
+        (before & bit != 0).then(|| {
+            self.has.store(self.has.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+            at
+        })
+    }
+
+    /// Returns the slot of a completion, if that is one of a landing's.
+    #[inline]
+    pub(super) fn slot_of(&self, id: u64) -> Option<(&Arc<Landing>, u16)> {
+        let at = id.checked_sub(self.tag)?.checked_sub(RECEIVES.into())?;
+        Some((self.landing.get()?, u16::try_from(at).ok()?))
+    }
+
+    /// Returns its landing.
+    #[inline]
+    pub(super) fn landing(&self) -> Option<&Arc<Landing>> {
+        self.landing.get()
+    }
+
+    /// Lets frames land, for as long as it is there; by the worker that posts its buffers. Returns whether it had no landing.
+    pub(super) fn set_landing(&self, landing: Arc<Landing>) -> bool {
+        self.landing.set(landing).is_ok()
+    }
+
+    /// Whether it may have a landing: it had none, and its device takes requests of enough pieces.
+    pub fn may_land(&self) -> bool {
+        self.landing.get().is_none() && self.pieces == PIECES && !self.is_failed()
+    }
+
+    /// Returns what is set when the device has destroyed it.
+    pub(super) fn over(&self) -> Arc<AtomicBool> {
+        self.over.0.clone()
+    }
+
+    /// Returns how many slots may be posted, of which `posted` are: as long as the region's buffers are posted, fewer.
+    #[inline]
+    pub(super) fn room_for_landing(&self, posted: u32) -> usize {
+        if self.is_failed() {
+            return 0;
+        }
+        (RECEIVES - LEAST).saturating_sub(self.has.load(Ordering::Relaxed) + posted) as usize
+    }
+
+    /// Posts slots of its landing, whose buffers `chains` returns, by one write to the device.
+    ///
+    /// # Safety
+    /// Scratch and buffers of the slots are the device's until their completion.
+    ///
+    /// # Errors
+    /// How many were taken before the queue pair failed, or a buffer was not in the memory.
+    pub(super) unsafe fn post_landing<'a>(
+        &self,
+        scratch: &'a Buffers,
+        guest: &'a GuestRegions,
+        slots: &[u16],
+        chains: impl Fn(u16) -> &'a [Single],
+    ) -> Result<(), usize> {
+        let mut pieces = SmallVec::<[SmallVec<[Piece<'_>; PIECES as usize]>; TOGETHER]>::new();
+        for at in slots.iter().take(TOGETHER) {
+            let own =
+                Piece { region: scratch.region(), from: scratch.place(*at), len: landing::SCRATCH as u32 };
+            let mut of_slot = SmallVec::from_slice(&[own]);
+            // No more than fits: what is longer costs the queue pair, with the guest's buffers as with ours.
+            let (mut left, mut skip) = (landing::LONGEST as u32, landing::VIRTIO as u32);
+            for single in chains(*at) {
+                let len = single.len.saturating_sub(skip).min(left);
+                let span = Span { ptr: single.ptr.wrapping_add(skip as usize), len };
+                skip = 0;
+                if len == 0 {
+                    continue;
+                }
+                let Some((region, from)) = guest.find(&span) else { return Err(0) };
+                of_slot.push(Piece { region, from, len });
+                left -= len;
+            }
+            pieces.push(of_slot);
+        }
+        let id = |at: &u16| self.tag | (u64::from(RECEIVES) + u64::from(*at));
+        let receives: SmallVec<[Receive<'_>; TOGETHER]> =
+            slots.iter().zip(&pieces).map(|(at, pieces)| Receive { id: id(at), pieces }).collect();
+        // SAFETY: the caller's.
+        unsafe { self.queue_pair.post_receive(&receives) }.map_err(|(taken, _)| taken)
+    }
+
+    /// Posts buffers of the region until the device has `LEAST`, with the landing's.
+    ///
+    /// # Errors
+    /// As for [`post`](Self::post).
+    pub(super) fn fill_up(&self) -> Result<(), Error> {
+        let posted =
+            self.has.load(Ordering::Relaxed) + self.landing.get().map_or(0, |landing| landing.posted());
+        let mut missing = LEAST.saturating_sub(posted) as usize;
+        for (word, first) in self.posted.iter().zip((0u16..).step_by(64)) {
+            if missing == 0 {
+                break;
+            }
+            let mut free = !word.load(Ordering::Relaxed);
+            while free != 0 && missing > 0 {
+                let mut some = SmallVec::<[u16; TOGETHER]>::new();
+                while free != 0 && some.len() < missing.min(TOGETHER) {
+                    some.push(first + free.trailing_zeros() as u16);
+                    free &= free - 1;
+                }
+                missing -= some.len();
+                self.post(&some)?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns the bytes of a buffer that was taken, `bytes` with the GRH.
@@ -199,6 +337,7 @@ impl LocalPair {
         if receives.is_empty() {
             return Ok(());
         }
+        self.has.store(self.has.load(Ordering::Relaxed) + receives.len() as u32, Ordering::Relaxed);
         // SAFETY: nothing reads or writes a buffer that is noted as posted, and the region lives as long as the queue pair.
         unsafe { self.queue_pair.post_receive(&receives) }.map_err(|(_, error)| error)
     }

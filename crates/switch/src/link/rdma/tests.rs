@@ -65,7 +65,7 @@ impl Scene {
             while let Some(arrived) = self.incoming.take_next() {
                 let arrived = arrived.unwrap();
                 assert_eq!((arrived.peer.get(), arrived.segment), (5, SEGMENT));
-                numbers.push(u16::from_be_bytes(*arrived.bytes.last_chunk().unwrap()));
+                numbers.push(u16::from_be_bytes(*arrived.bytes.head().last_chunk().unwrap()));
             }
         }
         numbers

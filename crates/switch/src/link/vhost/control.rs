@@ -1,9 +1,11 @@
 //! A front end's changes of a guest's rings.
 
 use super::arrivals::Arrivals;
+use super::land::Land;
 use super::ring::Written;
 use super::{LookAheadLimits, Receiver, Ring, Rx, Tx, TxQueue};
 use crate::fdb::PortIndex;
+use crate::link::rdma::{Feed, Landing, PortHalf};
 use crate::slots::Slots;
 use crate::vhost_user::VringSetup;
 use crate::vhost_user::features::{F_EVENT_IDX, F_IN_ORDER, F_INDIRECT_DESC, F_RING_PACKED};
@@ -75,6 +77,7 @@ impl<'a> Control<'a> {
             let log = log.with_memory(memory.clone()).map_err(|error| error.to_string())?;
             self.set_log(Some(log));
         }
+        self.rx.lose_landing();
         for ring in rings(self.tx, self.rx) {
             ring.queue.remap(memory.clone()).map_err(|error| error.to_string())?;
         }
@@ -149,6 +152,9 @@ impl<'a> Control<'a> {
     /// Takes a queue out of service after showing completions. Returns the ring.
     pub fn stop(&mut self, index: u16) -> Option<Ring> {
         let log = self.tx.log.clone();
+        if index == super::land::QUEUE {
+            self.rx.lose_landing();
+        }
         let ring = ring(self.tx, self.rx, index)?;
         ring.flush(log.as_ref());
         if let Some(log) = &log {
@@ -187,6 +193,35 @@ impl<'a> Control<'a> {
         let sending = self.tx.queues.iter().flatten().filter(|tx| tx.ring.enabled).count();
         let share = MOST_OF_PORT / (sending as u16).max(1);
         self.tx.queues.iter_mut().flatten().for_each(|tx| tx.limits.share = share);
+    }
+
+    /// Whether an RDMA device may fill receive buffers.
+    pub fn can_land(&self) -> bool {
+        self.rx.can_land()
+    }
+
+    /// Begins to let an RDMA device fill receive buffers.
+    ///
+    /// # Errors
+    /// The half, if a device does already, or there is no ring.
+    pub fn land(&mut self, half: PortHalf) -> Result<(), PortHalf> {
+        self.rx.land(half)
+    }
+
+    /// Gives an RDMA device no receive buffers any more, and returns by which it had them, for the caller to drop.
+    pub fn close_landing(&mut self) -> Option<Feed> {
+        self.rx.close_landing()
+    }
+
+    /// Shows the driver the buffers that an RDMA device had; returns what is left for the caller to drop, once the device is done with
+    /// them, and their frames are back.
+    pub fn end_landing(&mut self) -> Option<Box<Land>> {
+        self.rx.end_landing()
+    }
+
+    /// Returns the landing that it has.
+    pub fn landing(&self) -> Option<&Arc<Landing>> {
+        self.rx.land.as_ref().map(|land| land.landing())
     }
 
     /// Gives up rings and memory.

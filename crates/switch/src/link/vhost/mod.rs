@@ -11,6 +11,7 @@
 //! - [`post`]: the receiving half
 //! - [`copy`]: frames that lie in one buffer each
 //! - `fill`: receive buffers that are filled together
+//! - [`land`]: receive buffers that an RDMA device fills
 //! - [`control`]: a front end's changes
 //! - [`ring`]: one virtqueue and its notifications
 //! - [`arrivals`]: when a ring's entries arrived
@@ -19,6 +20,7 @@ pub mod arrivals;
 pub mod control;
 pub mod copy;
 mod fill;
+pub mod land;
 pub mod post;
 pub mod ring;
 pub mod take;
@@ -31,6 +33,7 @@ use crate::slots::Slots;
 use crate::virtio::{DirtyLog, GuestMemory};
 use arrivals::Arrivals;
 use fill::Fill;
+use land::Land;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -95,4 +98,6 @@ pub struct Rx {
     fill: Box<Fill>,
     /// As in [`Tx`].
     log: Option<DirtyLog>,
+    /// Buffers that an RDMA device fills.
+    land: Option<Box<Land>>,
 }

@@ -4,10 +4,13 @@ use super::super::delivery::payload;
 use super::super::receiver::{Form, finish_part, finished};
 use super::super::scratch::Part;
 use super::super::{Posted, Receiver, Scratch};
+use super::land::{Land, QUEUE};
 use super::{Ring, Rx};
 use crate::frame::offload::receiver_hdr;
 use crate::frame::{HEADER_MAX, Offload, Segmenter, VnetHdr};
-use crate::slots::{Frame, body_spans, slice_spans};
+use crate::link::rdma::landing::VIRTIO;
+use crate::link::rdma::{Feed, PortHalf};
+use crate::slots::{Frame, Owner, body_spans, slice_spans};
 use crate::virtio::{Chain, DirtyLog, MAX_SPANS, Span, SpanWriter};
 use tidegate_evidence::DropReason;
 
@@ -40,16 +43,23 @@ impl Rx {
             self.finish();
         }
         let Some(ring) = ring(&mut self.rings, queue) else { return 0 };
-        let enabled = &self.enabled;
+        let (enabled, lands) = (&self.enabled, self.land.is_some());
         let plain = frames.map_while(|frame| {
             let same = enabled.len() == 1 || queue_for(enabled, frame) == Some(queue);
-            (same && frame.offload == Offload::None).then_some(frame)
+            let is_landed = lands && matches!(frame.owner, Owner::Landed { .. });
+            (same && frame.offload == Offload::None && !is_landed).then_some(frame)
         });
         self.fill.post(ring, queue, self.receiver.header_len, plain, waiting)
     }
 
     pub(in crate::link) fn post(&mut self, frame: &Frame, scratch: &mut Scratch) -> Posted {
         scratch.filled = 0;
+        if let Owner::Landed { landing, slot } = frame.owner
+            && let Some(buffers) = self.deliver_landed(frame, landing, slot)
+        {
+            scratch.filled = buffers;
+            return Posted::Done;
+        }
         let receiver = self.receiver;
         let Some(queue) = queue_for(&self.enabled, frame) else {
             return Posted::Dropped(DropReason::ReceiverDown);
@@ -79,6 +89,90 @@ impl Rx {
         done
     }
 
+    /// Gives the guest a frame that lies in its buffers; returns how many that has. `None` if it is to be copied.
+    #[inline(never)]
+    fn deliver_landed(&mut self, frame: &Frame, landing: u32, slot: u16) -> Option<usize> {
+        self.finish();
+        let receiver = self.receiver;
+        let land = self.land.as_mut().filter(|land| land.landing().number == landing)?;
+        if self.log.is_some() || self.enabled[..] != [QUEUE] || !takes_landed(&receiver) {
+            return None;
+        }
+        let ring = ring(&mut self.rings, QUEUE)?;
+        match receiver.form(frame) {
+            Form::AsIs => {
+                let vnet = receiver_hdr(&frame.vnet, &frame.headers, frame.offload);
+                land.deliver(ring, slot, frame.len, &vnet, frame.head())
+            }
+            Form::FinishChecksum => {
+                let (head, vnet) = finished(frame);
+                land.deliver(ring, slot, frame.len, &vnet, &head[..usize::from(frame.head_len)])
+            }
+            Form::Segments => None,
+        }
+    }
+
+    /// Lets an RDMA device fill buffers.
+    #[inline(never)]
+    fn fill_landing(&mut self) {
+        self.finish();
+        if self.log.is_some() || self.enabled[..] != [QUEUE] || !takes_landed(&self.receiver) {
+            return;
+        }
+        if let (Some(land), Some(ring)) = (&mut self.land, ring(&mut self.rings, QUEUE)) {
+            land.fill(ring);
+            ring.flush(None);
+        }
+    }
+
+    /// Whether an RDMA device may fill buffers, and fills none yet.
+    pub(super) fn can_land(&self) -> bool {
+        let ring = self.rings.first().and_then(Option::as_ref);
+        self.land.is_none()
+            && self.log.is_none()
+            && self.enabled[..] == [QUEUE]
+            && takes_landed(&self.receiver)
+            && ring.is_some_and(|ring| ring.queue.can_keep())
+    }
+
+    /// Begins to let an RDMA device fill buffers.
+    ///
+    /// # Errors
+    /// It [cannot](Self::can_land): the half.
+    pub(super) fn land(&mut self, half: PortHalf) -> Result<(), PortHalf> {
+        if !self.can_land() {
+            return Err(half);
+        }
+        self.land = Some(Box::new(Land::new(half)));
+        self.fill_landing();
+        Ok(())
+    }
+
+    /// Posts no buffers any more, and returns what they were posted by, for the caller to drop.
+    pub(super) fn close_landing(&mut self) -> Option<Feed> {
+        self.land.as_mut()?.close()
+    }
+
+    /// Shows the driver its buffers that an RDMA device had, and no frame has; returns what is left, once the device is done with it.
+    pub(super) fn end_landing(&mut self) -> Option<Box<Land>> {
+        let mut land = self.land.take_if(|land| land.landing().is_over())?;
+        if let Some(ring) = ring(&mut self.rings, QUEUE) {
+            land.collect(ring);
+            ring.flush(self.log.as_ref());
+        }
+        Some(land)
+    }
+
+    /// Gives up buffers that an RDMA device has: their ring, or its memory, goes.
+    pub(super) fn lose_landing(&mut self) {
+        if let Some(land) = &mut self.land {
+            if let Some(ring) = ring(&mut self.rings, QUEUE) {
+                land.collect(ring);
+            }
+            land.lose();
+        }
+    }
+
     /// Hands buffers that were filled together to the guest.
     #[inline]
     pub(in crate::link) fn finish(&mut self) {
@@ -93,6 +187,9 @@ impl Rx {
     pub(in crate::link) fn flush(&mut self) {
         let log = self.log.as_ref();
         self.rings.iter_mut().flatten().for_each(|ring| ring.flush(log));
+        if self.land.is_some() {
+            self.fill_landing();
+        }
     }
 
     pub(in crate::link) fn refuse_posts(&mut self) {
@@ -129,6 +226,11 @@ fn queue_for(enabled: &[u16], frame: &Frame) -> Option<u16> {
 #[inline]
 fn ring(rings: &mut [Option<Ring>], queue: u16) -> Option<&mut Ring> {
     rings.get_mut(usize::from(queue))?.as_mut()
+}
+
+/// Whether a receiver's frames may land: they may lie in several buffers, and the first one begins with 12 bytes of the virtio header.
+fn takes_landed(receiver: &Receiver) -> bool {
+    receiver.mergeable && receiver.header_len == VIRTIO
 }
 
 /// Too few chains, or none that may be filled.

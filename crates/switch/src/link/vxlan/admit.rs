@@ -42,13 +42,21 @@ pub fn admit<'a>(
 /// The frame must be dropped.
 #[inline]
 pub fn mark(frame: &[u8], traffic_class: u8) -> Result<Option<u8>, DropReason> {
+    mark_of(&frame[..frame.len().min(HEADER_MAX)], frame.len(), traffic_class)
+}
+
+/// The same, of the head of a frame of `len` bytes.
+///
+/// # Errors
+/// The same.
+#[inline]
+pub fn mark_of(head: &[u8], len: usize, traffic_class: u8) -> Result<Option<u8>, DropReason> {
     let outer = traffic_class & 3;
     // The others change nothing.
     if outer != CE && outer != ECT_1 {
         return Ok(None);
     }
-    let head = &frame[..frame.len().min(HEADER_MAX)];
-    let Some(inner) = parse(head, frame.len()).ok().and_then(|headers| ecn(head, &headers)) else {
+    let Some(inner) = parse(head, len).ok().and_then(|headers| ecn(head, &headers)) else {
         return Ok(None);
     };
     match combined(inner, outer) {

@@ -4,27 +4,29 @@
 //!  frame ─ its vNIC and its receiver have queue pairs, and it fits? ─ yes ─▶ encapsulate ─▶ send buffers
 //!                                   └─ no ─▶ VXLAN
 //!  queue pair ─▶ frame of a member ─ its peer carries the segment? ─▶ as VXLAN's: mark, stamp, copied into the store
+//!                                                                    └ in its guest's buffers, without a stamp: its head alone
 //! ```
 //!
 //! The checksum that a guest left to its device stays unfinished up to the receiving guest, but in frames with a stamp:
 //! no tag covers the header that tells of it.
 
-use super::admit::mark;
+use super::admit::{mark, mark_of};
 use super::encapsulate::{Before, Encapsulated, Outer, Room, encapsulate};
 use super::pairs::IncomingPairs;
-use super::peers::Peers;
+use super::peers::{Peer, Peers};
 use super::take::{enter, open};
 use super::wire::OnWire;
 use super::{Rx, Tx};
 use crate::clock::{RawTime, clock};
-use crate::fdb::PeerIndex;
+use crate::fdb::{PeerIndex, SegmentIndex};
 use crate::frame::VnetHdr;
 use crate::hosts::Clocks;
 use crate::link::Posted;
-use crate::link::rdma::incoming::Arrived;
+use crate::link::rdma::incoming::{Arrived, Bytes};
+use crate::link::rdma::landing::{LONGEST, Landing};
 use crate::link::rdma::{self, outgoing};
 use crate::link::store::Store;
-use crate::slots::{Frame, FrameRef};
+use crate::slots::{Frame, FrameRef, Owner};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use tidegate_evidence::DropReason;
@@ -147,9 +149,12 @@ impl Tx {
             Err(reason) => return Some(Err(reason)),
         };
         let stamps = (&mut self.pairs, &*self.clocks, &mut self.time);
-        let kept = keep(&arrived, peers, stamps, store, *now);
+        let kept = keep(arrived, peers, stamps, store, *now);
         if let Ok(kept) = &kept {
-            lane.note_copied(kept.get().len);
+            let frame = kept.get();
+            let copied =
+                if let Owner::Landed { .. } = frame.owner { frame.head_len.into() } else { frame.len };
+            lane.note_copied(copied);
         }
         Some(kept)
     }
@@ -175,6 +180,16 @@ impl Tx {
         self.rdma.as_deref().map(rdma::Incoming::descriptor)
     }
 
+    /// Lets frames of a port land, that queue pair `number` receives; `false` if it has none of that number.
+    pub fn set_landing(&mut self, landing: &Arc<Landing>, number: u32) -> bool {
+        self.rdma.as_mut().is_some_and(|lane| lane.set_landing(landing, number))
+    }
+
+    /// Forgets a landing that is over, and returns it for the caller to drop.
+    pub fn forget_landing(&mut self, number: u32) -> Option<Arc<Landing>> {
+        self.rdma.as_mut()?.forget_landing(number)
+    }
+
     /// Replaces the queue pairs.
     pub fn set_rdma(&mut self, tables: Arc<rdma::Tables>) {
         if let Some(lane) = &mut self.rdma {
@@ -183,23 +198,58 @@ impl Tx {
     }
 }
 
-/// Copies a member's frame into the store.
+/// Takes a member's frame into the store: copies it, or only its head if the rest lies in its guest's buffers.
 #[inline]
 fn keep(
-    arrived: &Arrived<'_>,
+    arrived: Arrived<'_>,
     peers: &Peers,
     stamps: (&mut IncomingPairs, &Clocks, &mut RawTime),
     store: &mut Store,
     now: u64,
 ) -> Result<FrameRef, DropReason> {
-    let Arrived { segment, traffic_class, .. } = *arrived;
+    let Arrived { segment, traffic_class, vnet, .. } = arrived;
     let peer = peers.get(arrived.peer).ok_or(DropReason::UnknownPeer)?;
     // The tables may still have the former segment of this index.
     if !peer.carries(segment) || peers.vni(segment) != Some(arrived.vni) {
         return Err(DropReason::UnknownSegment);
     }
-    let (pairs, clocks, time) = stamps;
-    let (frame, stamp) = open((&mut *pairs, clocks, time), segment, peer, arrived.bytes, now)?;
+    let bytes = match &arrived.bytes {
+        Bytes::Buffer(bytes) => bytes,
+        Bytes::Landed(taken) if peer.takes_stamps && stamps.0.may_be_stamped(segment, taken.head()) => {
+            // A tag covers all bytes, so all are copied first: its guest could change them.
+            return keep_copied(
+                &taken.copy(&mut [0; LONGEST]),
+                (peer, segment),
+                stamps,
+                store,
+                (traffic_class, vnet, now),
+            );
+        }
+        Bytes::Landed(taken) => {
+            let mark = mark_of(taken.head(), taken.len() as usize, traffic_class)?;
+            let (rest, count) = taken.rest();
+            let kept = store.refer(taken.slot(), taken.head(), &rest[..count], taken.len());
+            let reference = kept.ok_or(DropReason::PoolFull)?;
+            if let Bytes::Landed(taken) = arrived.bytes {
+                taken.land();
+            }
+            enter(reference, (segment, peer.index), (vnet, None), mark);
+            return Ok(reference);
+        }
+    };
+    keep_copied(bytes, (peer, segment), stamps, store, (traffic_class, vnet, now))
+}
+
+/// Copies a member's frame into the store.
+#[inline]
+fn keep_copied(
+    bytes: &[u8],
+    (peer, segment): (&Peer, SegmentIndex),
+    (pairs, clocks, time): (&mut IncomingPairs, &Clocks, &mut RawTime),
+    store: &mut Store,
+    (traffic_class, vnet, now): (u8, VnetHdr, u64),
+) -> Result<FrameRef, DropReason> {
+    let (frame, stamp) = open((&mut *pairs, clocks, time), segment, peer, bytes, now)?;
     let kept = mark(frame, traffic_class)
         .and_then(|mark| Ok((mark, store.keep(frame).ok_or(DropReason::PoolFull)?)));
     if stamp.is_some() && kept.is_err() {
@@ -207,7 +257,7 @@ fn keep(
     }
     let (mark, reference) = kept?;
     // A stamped frame is complete, whatever a header says that no tag covers.
-    let vnet = if stamp.is_none() { arrived.vnet } else { VnetHdr::default() };
+    let vnet = if stamp.is_none() { vnet } else { VnetHdr::default() };
     enter(reference, (segment, peer.index), (vnet, stamp), mark);
     Ok(reference)
 }

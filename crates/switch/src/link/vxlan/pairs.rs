@@ -289,6 +289,14 @@ impl IncomingPairs {
         self.pairs.get(at)
     }
 
+    /// Whether a frame with this head may have a stamp: its source is registered.
+    #[inline]
+    pub fn may_be_stamped(&self, segment: SegmentIndex, head: &[u8]) -> bool {
+        let Some([.., s0, s1, s2, s3, s4, s5]) = head.first_chunk::<12>() else { return false };
+        let address = AddressKey::new(segment, Mac([*s0, *s1, *s2, *s3, *s4, *s5]));
+        self.registered.binary_search_by_key(&address, |remote| remote.address).is_ok()
+    }
+
     /// Reads the stamp of a frame that `peer` sent in `segment`, at `now` (ns); `there` tells the time of its clock, if known.
     /// Returns the frame without it; and the stamp if the frame has a deadline here. A frame without a valid stamp of a
     /// registered vNIC is unchanged.

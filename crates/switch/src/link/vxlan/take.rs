@@ -21,7 +21,7 @@ use crate::frame::{VnetHdr, parse, set_ecn};
 use crate::hosts::Clocks;
 use crate::link::reading::{Read, Reads};
 use crate::link::store::Store;
-use crate::slots::{Arrival, Frame, FrameRef, NOWHERE, Stamped};
+use crate::slots::{Arrival, Frame, FrameRef, NOWHERE, Owner, Stamped};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -183,13 +183,24 @@ impl Tx {
     /// store](super::share).
     #[inline]
     pub(in crate::link) fn hold(&mut self, frame: &Frame, egress: PortIndex) -> bool {
+        if let Owner::Landed { landing, .. } = frame.owner {
+            // The FDB has its address at another port by now. That one's frames may not lie in this one's memory.
+            let to = self.rdma.as_ref().and_then(|lane| lane.port_of_landing(landing));
+            if to != Some(egress) {
+                return false;
+            }
+        }
         self.shares.take(&self.store, frame, egress)
     }
 
     #[inline(never)]
     pub(in crate::link) fn give_back(&mut self, reference: FrameRef) {
         self.shares.give(reference.get());
-        self.store.give_back(reference);
+        if let Some((landing, slot)) = self.store.give_back(reference)
+            && let Some(lane) = &mut self.rdma
+        {
+            lane.come_back(landing, slot);
+        }
     }
 
     /// No frame waits, and each socket was read until it would block: the next frame makes it readable.

@@ -295,12 +295,6 @@ impl<O: Journal> PackedQueue<O> {
         self.unpublished += freed;
     }
 
-    pub(super) fn pop_kept(&mut self, out: &mut [Single]) -> usize {
-        let count = self.pop_singles::<true>(out);
-        out[..count].iter().for_each(|single| self.inflight.mark(single.head, 1));
-        count
-    }
-
     /// A kept chain is in flight until the store that commits all of them, with the journal.
     pub(super) fn complete_kept(&mut self, done: impl Iterator<Item = (u16, u32)> + Clone) {
         self.complete_in::<false>(done.clone());

@@ -225,12 +225,6 @@ impl<O: Order> SplitQueue<O> {
         }
     }
 
-    pub(super) fn pop_kept(&mut self, out: &mut [Single]) -> usize {
-        let count = self.pop_singles::<true>(out);
-        out[..count].iter().for_each(|single| self.inflight.mark(single.head, 1));
-        count
-    }
-
     /// A kept chain is in flight until the store that commits all of them, and the journal names those that are
     /// committed and still marked.
     pub(super) fn complete_kept(&mut self, done: impl Iterator<Item = (u16, u32)> + Clone) {

@@ -45,7 +45,8 @@ impl<O: Order> SplitQueue<O> {
                 recovered = Some(popped.wrapping_sub(used));
             }
             Some(snapshot) => {
-                let resume = Resume::of(&snapshot, used, size, (transmit, O::IN_ORDER)).map_err(RingError::Inflight)?;
+                let resume = Resume::of(&snapshot, used, size, (transmit, O::IN_ORDER))
+                    .map_err(RingError::Inflight)?;
                 resume.last.iter().for_each(|head| inflight.unmark(*head));
                 if !transmit {
                     // The journal is written anew.

@@ -318,12 +318,13 @@ impl World {
                 let mut singles = vec![Single::EMPTY; *most];
                 // A driver's chain may be marked before a cut.
                 self.may_be_empty.extend(self.given.values());
-                let count = device.pop_kept(&mut singles);
+                let count = device.pop_singles::<true>(&mut singles);
+                device.keep(&singles[..count]);
                 self.kept.extend(singles[..count].iter().map(|single| single.head));
                 (self.one_by_one, self.together) = (0, 0);
             }
             Step::CompleteKept { which } => {
-                if self.popped.iter().any(Option::is_some) {
+                if self.kept.is_empty() || self.popped.iter().any(Option::is_some) {
                     return;
                 }
                 let chains = which.len().min(self.kept.len()) as u32;

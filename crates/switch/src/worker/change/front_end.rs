@@ -5,6 +5,8 @@
 //! may take long.
 
 use crate::fdb::PortIndex;
+use crate::link::rdma::{Feed, PortHalf};
+use crate::link::vhost::land::Land;
 use crate::link::vhost::{Control, ReleasedHalves, Ring};
 use crate::vhost_user::VringSetup;
 use crate::vhost_user::kick::Kick;
@@ -83,6 +85,48 @@ impl Worker {
     /// Replaces a queue's kick. Returns the former one for the caller to give up.
     pub fn set_kick(&mut self, index: PortIndex, queue: u16, kick: Option<Kick>) -> Option<Kick> {
         std::mem::replace(&mut self.ring(index, queue)?.kick, kick)
+    }
+
+    /// Whether an RDMA device may fill receive buffers of a port.
+    pub fn can_land(&mut self, index: PortIndex) -> bool {
+        self.ports[index as usize]
+            .as_mut()
+            .and_then(|port| port.link.vhost())
+            .is_some_and(|vhost| vhost.can_land())
+    }
+
+    /// Lets an RDMA device fill receive buffers of a port.
+    ///
+    /// # Errors
+    /// It [cannot](Self::can_land): the half, for the caller to drop.
+    pub fn land(&mut self, index: PortIndex, half: PortHalf) -> Result<(), PortHalf> {
+        let vhost = self.ports[index as usize].as_mut().and_then(|port| port.link.vhost());
+        match vhost {
+            Some(mut vhost) => vhost.land(half),
+            None => Err(half),
+        }
+    }
+
+    /// Gives an RDMA device no more buffers of a port; returns by which it had them, for the caller to drop.
+    #[must_use = "a worker has no time to destroy a queue pair"]
+    pub fn close_landing(&mut self, index: PortIndex, number: u32) -> Option<Feed> {
+        let mut vhost = self.ports[index as usize].as_mut()?.link.vhost()?;
+        vhost.landing().filter(|landing| landing.number == number)?;
+        vhost.close_landing()
+    }
+
+    /// Gives a port's guest the buffers back that an RDMA device had, once the device is done; whether none is left, and what is left
+    /// for the caller to drop.
+    #[must_use = "a worker has no time to free memory"]
+    pub fn end_landing(&mut self, index: PortIndex, number: u32) -> (bool, Option<Box<Land>>) {
+        let Some(mut vhost) = self.ports[index as usize].as_mut().and_then(|port| port.link.vhost()) else {
+            return (true, None);
+        };
+        if vhost.landing().is_none_or(|landing| landing.number != number) {
+            return (true, None);
+        }
+        let left = vhost.end_landing();
+        (left.is_some(), left)
     }
 
     /// Takes rings and memory from a quiet port whose front end went away. Returns them for the caller to

@@ -14,15 +14,15 @@ use tidegate_uplink::stamp::{self, Key, KeyNumber, Keys};
 use tidegate_verbs::simulated::{Datagram, Fabric, Fate};
 
 /// Two links with the sender's and the receiver's vNIC as members.
-struct Scene {
-    fabric: Fabric,
-    sides: [Side; 2],
-    tables: [Arc<Tables>; 2],
-    a: Host,
-    b: Host,
+pub(super) struct Scene {
+    pub(super) fabric: Fabric,
+    pub(super) sides: [Side; 2],
+    pub(super) tables: [Arc<Tables>; 2],
+    pub(super) a: Host,
+    pub(super) b: Host,
 }
 
-fn scene() -> Scene {
+pub(super) fn scene() -> Scene {
     let fabric = Fabric::new();
     let sides = sides(&fabric, false);
     let setups = [&sides[0], &sides[1]].map(|side| Some(side.setup.clone()));
@@ -43,7 +43,7 @@ impl Scene {
     }
 
     /// Returns the datagram of a frame, as the sender's queue pair sends it.
-    fn datagram(&self, frame: &[u8]) -> Datagram {
+    pub(super) fn datagram(&self, frame: &[u8]) -> Datagram {
         let [from, to] = [&self.tables[0], &self.tables[1]].map(|tables| tables.pairs()[0].number());
         let header = Header { sequence: 0, checksum: Checksum::Complete }.write();
         Datagram {

@@ -3,6 +3,7 @@
 mod by_rdma;
 mod hostile;
 mod kernel;
+mod landing;
 pub mod scene;
 mod sending;
 #[cfg(feature = "measure")]
@@ -151,7 +152,7 @@ fn frames_wait_in_a_bounded_store() {
     }
     assert_eq!((held.len() + full, held.len()), (3000, usize::from(FRAMES) - 64));
     assert!(!b.tx.store.has_room());
-    held.into_iter().for_each(|frame| b.tx.store.give_back(frame));
+    held.into_iter().for_each(|frame| _ = b.tx.store.give_back(frame));
     assert_eq!(a.send(&sent), Posted::Done);
     assert_eq!(b.frames().len(), 1);
     // Those that come while an earlier frame waits.
