@@ -192,7 +192,7 @@ fn a_refused_registration_says_what_to_do_and_is_tried_again() {
         two.sides[0].device.refuse("ibv_reg_mr", libc::ENOMEM);
     }
     host.change(&vnic("a", 1, &format!("transport = \"rdma\"\n{ZERO_COPY}")));
-    two.until_copied(0, "LimitMEMLOCK=infinity");
+    two.until_copied(0, "locked memory");
     two.until_lent(0);
 }
 

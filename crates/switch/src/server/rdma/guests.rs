@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A port's thread changes what the guest or its front end relies on (memory, rings, log) only while it holds the memory: then no
-//! device uses that. What a front end does costs no other thread more than a lock for a moment.
+//! device uses that. A link, or a part of it that has requests under way, uses it as long as it has the
+//! [`GuestRegions`](crate::link::rdma::GuestRegions). What a front end does costs no other thread more than a lock for a moment.
 
 use crate::fdb::PortIndex;
 use crate::vhost_user::errands::Errands;
@@ -19,11 +20,17 @@ use std::time::Duration;
 /// Longest wait until no device uses a guest's memory. A device that is not done by then is [stuck](super::turn).
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Locked memory (bytes) that guests leave to queue pairs and their buffers, if it is limited: as much as one uplink may need,
+/// twice. So no guest keeps other vNICs from RDMA.
+const SPARE: u64 = 128 << 20;
+
 /// The guests of all ports.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Guests {
     guests: Mutex<BTreeMap<PortIndex, Guest>>,
     changed: Condvar,
+    /// Bytes that are locked, or about to be.
+    locked: Mutex<u64>,
 }
 
 /// What a port's front end has.
@@ -78,6 +85,13 @@ pub(super) struct Use {
     guests: Arc<Guests>,
     port: PortIndex,
     kind: Kind,
+}
+
+/// Bytes of locked memory. Given back by its drop.
+#[derive(Debug)]
+pub(super) struct Locked {
+    guests: Arc<Guests>,
+    bytes: u64,
 }
 
 /// Keeps links from a port's memory.
@@ -210,7 +224,35 @@ impl Guests {
     }
 }
 
+impl Guests {
+    fn locked(&self) -> MutexGuard<'_, u64> {
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes `bytes` of the `limit` on locked memory, if there is one. `None` if guests would have too much of that.
+    pub(super) fn take_locked(self: &Arc<Self>, bytes: u64, limit: Option<u64>) -> Option<Locked> {
+        let mut locked = self.locked();
+        let after = locked.saturating_add(bytes);
+        if limit.is_some_and(|limit| after > limit.saturating_sub(SPARE)) {
+            return None;
+        }
+        *locked = after;
+        Some(Locked { guests: self.clone(), bytes })
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        *self.guests.locked() -= self.bytes;
+    }
+}
+
 impl Use {
+    /// Takes locked memory, as [`take_locked`](Guests::take_locked).
+    pub(super) fn take_locked(&self, bytes: u64, limit: Option<u64>) -> Option<Locked> {
+        self.guests.take_locked(bytes, limit)
+    }
+
     /// Notes that `memory` is registered now. `false` if its front end has it no more: it is to be deregistered.
     pub(super) fn is_registered(&mut self, memory: &Weak<GuestMemory>) -> bool {
         let mut guests = self.guests.lock();
@@ -240,5 +282,119 @@ impl Drop for Use {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.guests.change(self.port, |guest| guest.is_held = false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::virtio::memory::RegionSpec;
+    use proptest::prelude::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use tidegate_frontend::memory::SharedMemory;
+
+    const PORT: PortIndex = 3;
+
+    fn memory() -> Arc<GuestMemory> {
+        let shared = SharedMemory::new(0, 4096).unwrap();
+        let fd = shared.fd().try_clone_to_owned().unwrap();
+        let spec = RegionSpec { guest_addr: 0, user_addr: 0, size: 4096, mmap_offset: 0, fd };
+        Arc::new(GuestMemory::map(vec![spec]).unwrap())
+    }
+
+    fn ready(memory: &Arc<GuestMemory>) -> Arc<Guests> {
+        let guests = Arc::new(Guests::default());
+        guests.set_memory(PORT, memory, &Errands::new("a"));
+        guests.set_running(PORT, 1, true);
+        guests
+    }
+
+    #[test]
+    fn a_front_end_that_changes_waits_for_the_device() {
+        let memory = memory();
+        let guests = ready(&memory);
+        let of = guests.begin(PORT, &Arc::downgrade(&memory), Kind::Lent).unwrap();
+        let (done, hurried) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let device = || {
+                while !hurried.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                assert!(guests.offer(PORT).unwrap().is_held);
+                std::thread::sleep(Duration::from_millis(20));
+                done.store(true, Ordering::Relaxed);
+                drop(of);
+            };
+            scope.spawn(device);
+            let held = guests.hold(PORT, Kind::Lent, || hurried.store(true, Ordering::Relaxed));
+            assert!(done.load(Ordering::Relaxed), "it waited");
+            assert!(guests.begin(PORT, &Arc::downgrade(&memory), Kind::Lent).is_none(), "held");
+            drop(held);
+        });
+        assert!(guests.begin(PORT, &Arc::downgrade(&memory), Kind::Lent).is_some());
+        // Nobody uses it: nobody is asked.
+        drop(guests.hold(PORT, Kind::Registered, || panic!("hurried")));
+        assert!(guests.offer(PORT).unwrap_err().contains("no front end"));
+    }
+
+    #[test]
+    fn a_registration_under_way_is_not_waited_for_and_comes_to_nothing() {
+        let memory = memory();
+        let guests = ready(&memory);
+        let weak = Arc::downgrade(&memory);
+        let mut of = guests.begin(PORT, &weak, Kind::Registering).unwrap();
+        assert!(guests.begin(PORT, &weak, Kind::Registering).is_none(), "one at a time");
+        drop(guests.hold(PORT, Kind::Registered, || panic!("hurried")));
+        assert!(!of.is_registered(&weak), "the front end has given it up");
+        guests.set_memory(PORT, &memory, &Errands::new("a"));
+        assert!(guests.begin(PORT, &weak, Kind::Registering).is_none(), "the former one still runs");
+        drop(of);
+        let mut of = guests.begin(PORT, &weak, Kind::Registering).unwrap();
+        assert!(of.is_registered(&weak));
+        assert!(guests.begin(PORT, &weak, Kind::Registering).is_none(), "registered already");
+    }
+
+    #[test]
+    fn why_nothing_is_offered_is_told() {
+        let memory = memory();
+        let guests = ready(&memory);
+        let why = || guests.offer(PORT).err().unwrap_or_default();
+        assert_eq!((why(), guests.offer(PORT + 1).is_err()), ("", true));
+        guests.set_in_order(PORT, true);
+        assert!(why().contains("IN_ORDER"));
+        guests.set_logged(PORT, true);
+        assert!(why().contains("migrating"));
+        guests.set_running(PORT, 1, false);
+        assert!(why().contains("no queue"));
+        guests.leave(PORT);
+        assert!(why().contains("no front end"));
+        guests.set_memory(PORT, &memory, &Errands::new("a"));
+        guests.set_running(PORT, 0, true);
+        assert_eq!(why(), "", "the next front end begins anew");
+    }
+
+    proptest! {
+        /// Guests never have more of the limit than queue pairs leave, and give all back.
+        #[test]
+        fn locked_memory_is_left_for_queue_pairs(
+            wishes in prop::collection::vec((0..SPARE, any::<bool>()), 0..40),
+            limit in prop::option::of(0..SPARE * 8),
+        ) {
+            let guests = Arc::new(Guests::default());
+            let mut taken: Vec<Locked> = vec![];
+            for (bytes, gives_back) in wishes {
+                if gives_back {
+                    taken.pop();
+                }
+                let before: u64 = taken.iter().map(|locked| locked.bytes).sum();
+                let fits = limit.is_none_or(|limit| before + bytes + SPARE <= limit);
+                let got = guests.take_locked(bytes, limit);
+                // The last byte of a limit below the spare part is nobody's.
+                prop_assert!(got.is_some() == fits || bytes + before == 0);
+                taken.extend(got);
+            }
+            drop(taken);
+            prop_assert_eq!(*guests.locked(), 0);
+        }
     }
 }

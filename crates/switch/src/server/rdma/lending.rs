@@ -166,7 +166,9 @@ impl Loan {
         }
         if offer.is_held && self.lent.take().is_some() {
             self.ends.note(now);
-            self.why = "the front end changes its rings or memory".into();
+            self.why =
+                "the front end changed its rings or memory, and the device gets that again after a pause"
+                    .into();
         }
         if let State::Registering(registering) = &self.state
             && let Some(outcome) = registering.look()

@@ -96,19 +96,28 @@ fn register(
     is_given_up: &AtomicBool,
 ) -> Result<Pinned, String> {
     const GONE: &str = "the front end has other memory";
-    let memory = offer.memory.upgrade().ok_or(GONE)?;
-    // From here on the port's thread drops it, whatever happens: unmapping takes long, too.
+    let Offer { memory, errands, .. } = offer;
+    let mapped = memory.upgrade().ok_or(GONE)?;
+    let (bytes, limit) = (size(&mapped), getrlimit(Resource::Memlock).current);
+    let locked = of.take_locked(bytes, limit);
     let mut regions = vec![];
-    let outcome = pin(device, &memory, &mut regions, is_given_up);
-    let is_wanted = of.is_registered(&offer.memory);
-    let errands = offer.errands;
-    let registered =
-        Registered::new(memory, regions).given_up_by(Box::new(move |memory| errands.give_up((memory, of))));
+    let outcome = match &locked {
+        Some(_) => pin(device, &mapped, &mut regions, is_given_up),
+        None => Err(too_much(bytes, limit, "other guests and queue pairs need the rest")),
+    };
+    let is_wanted = of.is_registered(&memory);
+    // Whatever comes of it, the port's closing thread drops what there is: unpinning and unmapping take long, too.
+    let give_up = Box::new(move |memory| errands.give_up((memory, locked, of)));
+    let registered = Registered::new(mapped, regions).given_up_by(give_up);
     let blocks = outcome?;
     match is_wanted {
-        true => Ok(Pinned { registered: Arc::new(registered), memory: offer.memory, blocks }),
+        true => Ok(Pinned { registered: Arc::new(registered), memory, blocks }),
         false => Err(GONE.into()),
     }
+}
+
+fn size(memory: &GuestMemory) -> u64 {
+    memory.regions().map(|(_, len)| len as u64).sum()
 }
 
 /// Registers each region, and returns the blocks of the memory's files before.
@@ -132,23 +141,30 @@ fn pin(
 
 /// Says why a device does not take memory, and what to do.
 fn refusal(error: &Error, memory: &GuestMemory) -> String {
-    let mib = memory.regions().map(|(_, len)| len as u64).sum::<u64>() >> 20;
     let number = match error {
         Error::Call { error, .. } => error.raw_os_error(),
         _ => None,
     };
     match number {
         Some(libc::ENOMEM | libc::EAGAIN | libc::EPERM) => {
-            let limit = match getrlimit(Resource::Memlock).current {
-                Some(bytes) => format!("{} MiB", bytes >> 20),
-                None => "none".into(),
-            };
-            format!(
-                "the device does not take the guest's memory, {mib} MiB: {error}. It counts as locked memory, of which the \
-                 switch may have: {limit} (RLIMIT_MEMLOCK; LimitMEMLOCK=infinity in the unit of the switch); without a limit, \
-                 the device or the host lacks memory: try huge pages"
-            )
+            too_much(size(memory), getrlimit(Resource::Memlock).current, &error.to_string())
         }
-        _ => format!("the device does not take the guest's memory, {mib} MiB: {error}"),
+        _ => format!("the device does not take the guest's memory, {}: {error}", mib(size(memory))),
     }
+}
+
+fn too_much(bytes: u64, limit: Option<u64>, why: &str) -> String {
+    let todo = match limit {
+        Some(limit) => format!(
+            "it counts as locked memory (RLIMIT_MEMLOCK), of which the switch may have {}: LimitMEMLOCK=infinity in its unit",
+            mib(limit)
+        ),
+        None => "the limit on locked memory is none, so the device or the host lacks memory: try huge pages"
+            .into(),
+    };
+    format!("the device does not take the guest's memory, {}: {why}; {todo}", mib(bytes))
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
 }
