@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tidegate_verbs::Region;
 
 /// Drops things elsewhere: deregistering unpins all pages, which may take long.
-pub type GiveUp = Box<dyn Fn(Box<dyn Any + Send>) + Send + Sync>;
+pub type GiveUp = Box<dyn FnOnce(Box<dyn Any + Send>) + Send + Sync>;
 
 /// A guest's memory table, registered with a device.
 pub struct Registered {
@@ -92,7 +92,7 @@ impl GuestRegions {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if let Some(give_up) = &self.give_up {
+        if let Some(give_up) = self.give_up.take() {
             give_up(Box::new((std::mem::take(&mut self.regions), self.memory.clone())));
         }
     }
