@@ -90,6 +90,11 @@ impl FrontEnd {
             let addr = queue.addr(buffer);
             self.memory.read(addr, &mut frame[start..]);
             queue.free.push(buffer);
+            if mergeable && got == 0 && used.len == 0 {
+                // It came back unused, and is given again, as drivers do.
+                queue.give_buffer();
+                continue;
+            }
             got += 1;
             if got == 1 && mergeable {
                 let bytes = frame.get(NUM_BUFFERS..NUM_BUFFERS + 2);

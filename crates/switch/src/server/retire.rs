@@ -72,6 +72,17 @@ impl Switch {
 
     /// Ends all traffic. The table stays locked until [`resume`](Self::resume).
     fn retire(&self) -> Result<(MutexGuard<'_, Table>, Vec<Halted>, Retired), String> {
+        // The device would write to buffers that the next process gives back.
+        self.rdma.end_landings()?;
+        let retired = self.retire_ports();
+        if retired.is_err() {
+            self.rdma.allow_landings();
+        }
+        retired
+    }
+
+    /// The same, of ports in whose buffers no frame lands.
+    fn retire_ports(&self) -> Result<(MutexGuard<'_, Table>, Vec<Halted>, Retired), String> {
         // Without the lock, which a thread may need for its message.
         let frozen = freeze(&self.lock());
         let waited = wait_for(frozen);
@@ -121,6 +132,7 @@ impl Switch {
     }
 
     fn resume(&self, table: &Table) {
+        self.rdma.allow_landings();
         for worker in self.workers.iter() {
             worker.call(|worker| worker.resume_all());
         }

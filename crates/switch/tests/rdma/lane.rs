@@ -166,7 +166,7 @@ impl Scene {
         while incoming.look() {
             while let Some(arrived) = incoming.take_next() {
                 let Ok(arrived) = arrived else { continue };
-                let number = u32::from_be_bytes(*arrived.bytes.last_chunk().unwrap());
+                let number = u32::from_be_bytes(*arrived.bytes.head().last_chunk().unwrap());
                 prop_assert!(number < self.posted[1 - at] || number == u32::MAX, "{number} was never sent");
                 prop_assert!(self.seen[at].insert(number) || number == u32::MAX, "{number} came twice");
             }

@@ -91,7 +91,7 @@ impl Bytes<'_> {
 
     /// Returns its first bytes: all, or the copied ones.
     #[inline]
-    pub(super) fn head(&self) -> &[u8] {
+    pub fn head(&self) -> &[u8] {
         match self {
             Self::Buffer(bytes) => bytes,
             Self::Landed(taken) => taken.head(),

@@ -115,6 +115,11 @@ impl Lending {
         self.loans.values().filter_map(|loan| loan.lent.clone()).collect()
     }
 
+    /// Returns what is lent of a port's guest.
+    pub(super) fn lent_to(&self, port: PortIndex) -> Option<&Arc<GuestRegions>> {
+        self.loans.get(&port)?.lent.as_ref()
+    }
+
     /// Returns the state of a vNIC with zero copy.
     pub(super) fn status(&self, port: PortIndex) -> ZeroCopyStatus {
         let Some(loan) = self.loans.get(&port) else {

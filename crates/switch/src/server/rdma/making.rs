@@ -9,12 +9,13 @@
 
 use super::guests::Guests;
 use super::handles::Handles;
+use super::landings::Landings;
 use super::lending::Lending;
 use super::plan::{Failures, Plan, There, Wanted, plan};
 use super::wanted::{Member, Wished};
 use crate::fdb::PortIndex;
 use crate::link::rdma::members::{HANDLES, traffic_class};
-use crate::link::rdma::{LocalPair, MemberEntry, Retired, Retiring, Tables};
+use crate::link::rdma::{GuestRegions, LocalPair, MemberEntry, Retired, Retiring, Tables};
 use crate::server::lane::Lane;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,6 +39,8 @@ pub(super) struct Making {
     has_handles: bool,
     /// Of which the tables are.
     published: Option<(Vec<u32>, Vec<Member>)>,
+    /// Where frames land in guests' buffers.
+    pub(super) landings: Landings,
     /// Other guests are lent since the tables were made.
     lends_others: bool,
     guests: Arc<Guests>,
@@ -63,6 +66,7 @@ impl Making {
             handles: Handles::default(),
             has_handles: false,
             published: None,
+            landings: Landings::default(),
             lends_others: false,
             guests,
             retiring: None,
@@ -157,6 +161,41 @@ impl Making {
         self.lane.setup.counters.holes.add(change.holes);
         self.lends_others |= change.lends_others;
         self.has_changed |= change.lends_others | change.is_news;
+    }
+
+    /// Whether a port's memory may not be used now.
+    pub(super) fn is_held(&self, port: PortIndex) -> bool {
+        self.guests.offer(port).map_or(true, |offer| offer.is_held)
+    }
+
+    /// Whether frames of a port go on to land: by this queue pair, into this memory.
+    pub(super) fn keeps(&self, port: PortIndex, queue_pair: u32, guest: &Arc<GuestRegions>) -> bool {
+        let has_pair =
+            self.pairs.get(&port).is_some_and(|(pair, _)| pair.number() == queue_pair && !pair.is_failed());
+        let is_lent = self.lending.lent_to(port).is_some_and(|lent| Arc::ptr_eq(lent, guest));
+        has_pair && is_lent && !self.is_held(port)
+    }
+
+    /// Returns ports whose frames may land, by which queue pair, and where.
+    pub(super) fn may_land(&self) -> Vec<(PortIndex, Arc<LocalPair>, Arc<GuestRegions>)> {
+        let of = |(port, (pair, _)): (&PortIndex, &(Arc<LocalPair>, u32))| {
+            let lent = self.lending.lent_to(*port).filter(|_| pair.may_land() && !self.is_held(*port))?;
+            Some((*port, pair.clone(), lent.clone()))
+        };
+        self.pairs.iter().filter_map(of).collect()
+    }
+
+    /// Lets another queue pair take the place of this one, which has or had a landing.
+    pub(super) fn replace(&mut self, port: PortIndex, queue_pair: u32) {
+        if self.pairs.get(&port).is_some_and(|(pair, _)| pair.number() == queue_pair) {
+            self.pairs.remove(&port);
+            self.has_changed = true;
+        }
+    }
+
+    /// Gives up all queue pairs: the link goes.
+    pub(super) fn leave(&mut self) {
+        self.pairs.clear();
     }
 
     /// Returns when address handles are to be made (ns).

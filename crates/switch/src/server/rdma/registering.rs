@@ -9,6 +9,7 @@
 //! nobody else.
 
 use super::guests::{Offer, Use};
+use super::landings::LANDS;
 use crate::fdb::PortIndex;
 use crate::link::rdma::Registered;
 use crate::virtio::GuestMemory;
@@ -19,8 +20,8 @@ use std::sync::{Arc, Weak};
 use tidegate_service::housekeeping;
 use tidegate_verbs::{Access, Device, Error, Region};
 
-/// What the device does with the memory: it sends from it.
-const ACCESS: Access = Access::Read;
+/// What the device does with the memory: it sends from it, and frames land there.
+const ACCESS: Access = if LANDS { Access::Write } else { Access::Read };
 
 /// Why the memory of some guests is of no use.
 pub(super) const NOT_WHOLE: &str = "guest memory is not preallocated in memory (memfd, tmpfs or hugetlbfs), and a device would have other pages than the guest: \

@@ -7,6 +7,7 @@
 
 use super::devices::Devices;
 use super::guests::{Guests, Held, Kind};
+use super::landings::LANDS;
 use super::making::Making;
 use super::wanted::Wished;
 use crate::clock::clock;
@@ -16,10 +17,13 @@ use crate::link::rdma::Tables;
 use crate::server::Switch;
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_service::housekeeping;
 
+/// Longest wait for the ends of landings.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two looks at queue pairs.
 const PAUSE: Duration = Duration::from_millis(200);
 /// The same while a device completes what was sent by former tables.
@@ -32,6 +36,10 @@ pub struct Rdma {
     pub devices: Devices,
     /// Memory that they may read.
     pub(in crate::server) guests: Arc<Guests>,
+    /// Landings of all links.
+    landings: AtomicUsize,
+    /// None may be.
+    landings_off: AtomicBool,
     state: Mutex<State>,
     bell: Condvar,
 }
@@ -71,6 +79,44 @@ impl Rdma {
             self.state().hurried = true;
             self.bell.notify_one();
         })
+    }
+
+    /// Ends all landings, and begins none until they are [allowed](Self::allow_landings) again: another process takes over the guests'
+    /// rings.
+    ///
+    /// # Errors
+    /// A device does not end within two seconds.
+    pub(in crate::server) fn end_landings(&self) -> Result<(), String> {
+        self.landings_off.store(true, Ordering::SeqCst);
+        let began = Instant::now();
+        while self.landings.load(Ordering::SeqCst) > 0 {
+            self.state().hurried = true;
+            self.bell.notify_one();
+            if began.elapsed() > PATIENCE {
+                self.allow_landings();
+                return Err(
+                    "an RDMA device does not give back guests' receive buffers; kill this process instead"
+                        .into(),
+                );
+            }
+            std::thread::sleep(SHORT_PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Notes that there is one landing more.
+    pub(super) fn note_landing(&self) {
+        self.landings.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Lets landings begin.
+    pub(in crate::server) fn allow_landings(&self) {
+        self.landings_off.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether no landing may be.
+    pub(super) fn are_landings_off(&self) -> bool {
+        !LANDS || self.landings_off.load(Ordering::SeqCst)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -141,11 +187,19 @@ impl Switch {
         let gone: BTreeMap<_, _>;
         (*makings, gone) = std::mem::take(makings).into_iter().partition(is_there);
         leaving.extend(gone.into_values());
-        leaving.retain_mut(|making| !making.has_left(clock()));
+        leaving.retain_mut(|making| {
+            self.end_landings(making, true);
+            if making.landings.count() > 0 {
+                // The device is to be done with them, whatever the link still sends.
+                making.leave();
+            }
+            making.landings.count() > 0 && !making.lane.is_stuck() || !making.has_left(clock())
+        });
         let (mut changed, mut pause) = (false, PAUSE);
         for wished in wished {
             let new = || Making::new(wished.lane.clone(), self.rdma.guests.clone());
             let making = makings.entry(wished.name.clone()).or_insert_with(new);
+            self.end_landings(making, false);
             let is_settled = making.is_settled(clock());
             if let Some(why) = wished.lane.broken() {
                 self.tell_broken(wished, why);
@@ -156,15 +210,23 @@ impl Switch {
                 making.put_off(is_new);
                 continue;
             }
-            if let Some(tables) = making.step(wished, is_new, clock())
-                && let Some(former) = self.put_in_force(wished, &tables)
-            {
-                making.retire(former, &tables, clock());
+            match making.step(wished, is_new, clock()) {
+                Some(tables) => {
+                    if let Some(former) = self.put_in_force(wished, &tables) {
+                        making.retire(former, &tables, clock());
+                        pause = SHORT_PAUSE;
+                    }
+                }
+                None => self.begin_landings(wished, making),
+            }
+            if making.landings.are_ending() && !making.lane.is_stuck() {
                 pause = SHORT_PAUSE;
             }
             // A peer may send as soon as it is told: the link knows the queue pair by then.
             changed |= making.show(wished);
         }
+        let landings = makings.values().chain(&*leaving).map(|making| making.landings.count()).sum();
+        self.rdma.landings.store(landings, Ordering::SeqCst);
         if changed {
             self.notices.look();
         }

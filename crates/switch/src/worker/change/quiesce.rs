@@ -104,6 +104,14 @@ impl Worker {
         port.egress.blocked_since = NEVER;
     }
 
+    /// Drops all frames to an own port, which goes on.
+    pub fn drop_to(&mut self, index: PortIndex) {
+        self.all_crossings();
+        self.clear_egress(index);
+        self.settle();
+        self.ring_peers();
+    }
+
     /// Takes in frames that other workers sent before this call.
     pub(super) fn all_crossings(&mut self) {
         for id in 0..self.peers.len() {
