@@ -5,7 +5,7 @@
 //!    └ punch                                           the device goes on with the one that it was given
 //! ```
 
-use super::{End, KEY, Side, sides, take};
+use super::end::{End, KEY, Side, sides, take};
 use crate::{Access, GRH, Piece, Receive, Region, Status};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -93,7 +93,7 @@ pub fn over(a: &End, b: &End) {
     });
     assert_eq!(other.read(100 + GRH, 9), b"headgGGgo");
     assert_eq!(other.read(0, 100), [b'o'; 100]);
-    // The owner stays as long as the region, whoever else lets it go.
+    // The owner stays as long as the region, also when others let it go.
     let watch = Arc::downgrade(&guest);
     drop(guest);
     assert!(watch.upgrade().is_some());
@@ -112,16 +112,20 @@ pub fn over(a: &End, b: &End) {
 pub fn holes(a: &End, b: &End) {
     let (a, b, to) = sides(a, b);
     let guest = Shared::new(b'1');
+    guest.punch(0);
     let region = guest.region(&a.end, Access::Write);
-    let sent = || {
+    let sent_from = |from| {
         b.post(1);
-        let piece = Piece { region: &region, from: PAGE, len: 64 };
+        let piece = Piece { region: &region, from, len: 64 };
         a.send_pieces(&to, (b.pair.number(), KEY), &[&[piece]]);
         let bytes = b.payloads(1).remove(0);
         assert!(bytes.len() == 64 && bytes.iter().all(|byte| *byte == bytes[0]), "{bytes:?}");
         bytes[0]
     };
-    assert_eq!(sent(), b'1');
+    let sent = || sent_from(PAGE);
+    assert_eq!((sent(), sent_from(0)), (b'1', 0));
+    guest.fill(0, PAGE, b'0');
+    assert_eq!(sent_from(0), b'0', "a hole of before has a page of both");
     guest.punch(1);
     let of_a_hole = sent();
     assert!([0, b'1'].contains(&of_a_hole), "{of_a_hole}");
