@@ -59,3 +59,11 @@ pub fn check_all(a: &End, b: &End) {
         check(a, b);
     }
 }
+
+/// Runs the checks of memory of others with pages of 2 MiB: 16 of these have to be free.
+///
+/// # Panics
+/// The same; there are too few pages.
+pub fn check_huge_pages(a: &End, b: &End) {
+    shared::huge(a, b);
+}
