@@ -318,11 +318,9 @@ impl GuestMemory {
     pub fn blocks(&self) -> Option<Vec<i64>> {
         // Memory alone answers at once.
         let is_known = self.disk.is_none() && !self.files.0.is_empty();
-        let whole = |file: &Box<dyn AsFd + Send + Sync>| {
-            let stat = fstat(file.as_ref()).ok().filter(backing::is_whole)?;
-            Some(stat.st_blocks)
-        };
-        self.files.0.iter().map(whole).collect::<Option<_>>().filter(|_| is_known)
+        let whole =
+            |file: &(dyn AsFd + Send + Sync)| Some(fstat(file).ok().filter(backing::is_whole)?.st_blocks);
+        self.files.0.iter().map(|file| whole(file.as_ref())).collect::<Option<_>>().filter(|_| is_known)
     }
 
     /// Returns its regions in this process: first byte and length (bytes) of each.
