@@ -8,15 +8,21 @@ use super::harness::dirty::{Log, migrating};
 use super::harness::fabric::{Side, Two, two_with};
 use super::harness::{PATIENCE, contract, vnic};
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tidegate_evidence::Connection;
 use tidegate_frontend::front_end::{IN_ORDER, Options};
 use vhost::VhostBackend;
 
 const ZERO_COPY: &str = "zero-copy = true";
 
+/// A driver that would have its buffers back in order.
+fn options() -> Options {
+    let options = Options::default();
+    Options { features: options.features | IN_ORDER, ..options }
+}
+
 fn two() -> Two {
-    let two = two_with(ZERO_COPY, &Options::default());
+    let two = two_with(ZERO_COPY, &options());
     two.until_lent(0);
     two.until_lent(1);
     two
@@ -98,6 +104,16 @@ fn memory_is_registered_while_a_ring_runs_and_given_back_before_it_changes() {
 }
 
 #[test]
+fn a_driver_that_has_its_buffers_in_order_keeps_copies_until_it_comes_anew() {
+    let mut two = two_with("", &options());
+    assert_eq!(two.sides[0].zero_copy(), None);
+    two.sides[0].host.change(&vnic("a", 1, &format!("transport = \"rdma\"\n{ZERO_COPY}")));
+    two.until_copied(0, "IN_ORDER");
+    two.sides[0].guest.front.reconnect().unwrap();
+    two.until_lent(0);
+}
+
+#[test]
 fn the_contract_and_the_uplink_decide_too() {
     let two = two();
     let host = &two.sides[0].host;
@@ -125,7 +141,7 @@ impl Two {
         while !has_come {
             assert!(began.elapsed() < 4 * PATIENCE, "{:?}", self.sides[1].counts());
             send(frame);
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(5));
             self.sides[1].guest.each(|bytes| has_come |= bytes == frame);
         }
     }
@@ -135,7 +151,7 @@ impl Two {
         let (device, began) = (&self.sides[n].device, Instant::now());
         while device.foreign() > 0 || !device.queue_pairs().is_empty() {
             assert!(began.elapsed() < 4 * PATIENCE, "{} bytes, {:?}", device.foreign(), device.queue_pairs());
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -249,6 +265,32 @@ fn memory_that_changes_in_a_loop_is_not_registered_each_time() {
     }
     two.until_lent(0);
     two.frames_go_by_rdma();
+}
+
+/// An uplink that goes while its device is not done takes its queue pairs along: nothing is left at the device.
+#[test]
+fn a_link_that_is_removed_while_tables_retire_leaves_nothing() {
+    let mut two = two();
+    two.sides[0].device.pause();
+    let frame = two.frame(0, 100);
+    two.sides[0].guest.send(&frame);
+    two.until("sent", || two.sides[0].counts().sent == 1);
+    let Side { host, guest, .. } = &mut two.sides[0];
+    let switch = &host.switch;
+    let is_lent = || {
+        let status = switch.uplinks().remove(0).rdma.unwrap();
+        status.pairs[0].zero_copy.as_ref().is_some_and(|zero_copy| zero_copy.copied_because.is_none())
+    };
+    std::thread::scope(|scope| {
+        let share = scope.spawn(|| guest.front.share_memory().unwrap());
+        let began = Instant::now();
+        while is_lent() && began.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        switch.remove_uplink("net0").unwrap();
+        share.join().unwrap();
+    });
+    two.until_gone(0);
 }
 
 /// What is sent is with the device for ever: the front end waits two seconds, and its port goes on.

@@ -68,7 +68,7 @@ impl GuestRegions {
         Self { port, registered: Arc::new(Registered::new(memory, regions)), _in_use: None }
     }
 
-    /// Returns those of memory that a port's guest has, and drops `in_use` when no link and no device uses them any more.
+    /// Returns the regions of the memory of a port's guest, and drops `in_use` when no link and no device uses them any more.
     pub fn in_use(port: PortIndex, registered: Arc<Registered>, in_use: impl Any + Send + Sync) -> Self {
         Self { port, registered, _in_use: Some(Box::new(in_use)) }
     }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// Longest wait for the ends of sends (ns).
 const LONGEST: u64 = 2_000_000_000;
 
-/// Replaced tables of a link. Dropped while the device may still read them, they are leaked, unless their queue pairs end with
-/// them: those of a link that is gone.
+/// Replaced tables of a link. Dropped while the device may still read them, they are leaked, unless the link is gone, so
+/// that their queue pairs end with them.
 #[derive(Debug)]
 pub struct Retiring {
     old: Option<Arc<Tables>>,

@@ -13,6 +13,7 @@
 use crate::fdb::PortIndex;
 use crate::vhost_user::errands::Errands;
 use crate::virtio::GuestMemory;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -31,6 +32,8 @@ pub(in crate::server) struct Guests {
     changed: Condvar,
     /// Bytes that are locked, or about to be.
     locked: Mutex<u64>,
+    /// Most bytes that the process may lock; `None` without a limit.
+    lockable: Option<u64>,
 }
 
 /// What a port's front end has.
@@ -48,6 +51,26 @@ struct Guest {
     uses: [usize; 3],
     /// A wait for their end was in vain.
     is_stuck: bool,
+}
+
+/// Why no device has a guest's memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Why {
+    pub(super) text: Cow<'static, str>,
+    /// It goes by itself.
+    pub(super) is_temporary: bool,
+}
+
+impl Why {
+    /// Returns a reason that goes by itself.
+    pub(super) const fn for_now(text: &'static str) -> Self {
+        Self { text: Cow::Borrowed(text), is_temporary: true }
+    }
+
+    /// Returns a reason that stays until something is done.
+    pub(super) fn lasting(text: impl Into<Cow<'static, str>>) -> Self {
+        Self { text: text.into(), is_temporary: false }
+    }
 }
 
 /// A guest's memory.
@@ -101,6 +124,11 @@ pub(in crate::server) struct Held<'a> {
 }
 
 impl Guests {
+    /// Returns no guests, of a process that may lock so many bytes of memory.
+    pub(super) fn new(lockable: Option<u64>) -> Arc<Self> {
+        Arc::new(Self { lockable, ..Self::default() })
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PortIndex, Guest>> {
         self.guests.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -183,22 +211,22 @@ impl Guests {
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) fn offer(&self, port: PortIndex) -> Result<Offer, &'static str> {
+    pub(super) fn offer(&self, port: PortIndex) -> Result<Offer, Why> {
         let guests = self.lock();
         let Some((guest, offer)) = guests.get(&port).and_then(|guest| Some((guest, guest.offer.as_ref()?)))
         else {
-            return Err("no front end has shared its guest's memory");
+            return Err(Why::for_now("no front end has shared its guest's memory"));
         };
         if guest.running.is_empty() {
-            return Err("no queue of the guest's driver runs");
+            return Err(Why::for_now("no queue of the guest's driver runs"));
         }
         if guest.is_logged {
-            return Err("the guest is migrating");
+            return Err(Why::for_now("the guest is migrating"));
         }
         if guest.is_in_order {
-            return Err(
+            return Err(Why::lasting(
                 "the front end negotiated VIRTIO_F_IN_ORDER before the contract had zero-copy: connect it anew",
-            );
+            ));
         }
         Ok(Offer { is_held: guest.is_held, ..offer.clone() })
     }
@@ -229,15 +257,18 @@ impl Guests {
         self.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes `bytes` of the `limit` on locked memory, if there is one. `None` if guests would have too much of that.
-    pub(super) fn take_locked(self: &Arc<Self>, bytes: u64, limit: Option<u64>) -> Option<Locked> {
+    /// Takes `bytes` of locked memory.
+    ///
+    /// # Errors
+    /// Guests would have too much: the limit.
+    fn take_locked(self: &Arc<Self>, bytes: u64) -> Result<Locked, u64> {
         let mut locked = self.locked();
         let after = locked.saturating_add(bytes);
-        if limit.is_some_and(|limit| after > limit.saturating_sub(SPARE)) {
-            return None;
+        if let Some(limit) = self.lockable.filter(|limit| after > limit.saturating_sub(SPARE)) {
+            return Err(limit);
         }
         *locked = after;
-        Some(Locked { guests: self.clone(), bytes })
+        Ok(Locked { guests: self.clone(), bytes })
     }
 }
 
@@ -248,9 +279,12 @@ impl Drop for Locked {
 }
 
 impl Use {
-    /// Takes locked memory, as [`take_locked`](Guests::take_locked).
-    pub(super) fn take_locked(&self, bytes: u64, limit: Option<u64>) -> Option<Locked> {
-        self.guests.take_locked(bytes, limit)
+    /// Takes `bytes` of locked memory.
+    ///
+    /// # Errors
+    /// Guests would have too much: the limit.
+    pub(super) fn take_locked(&self, bytes: u64) -> Result<Locked, u64> {
+        self.guests.take_locked(bytes)
     }
 
     /// Notes that `memory` is registered now. `false` if its front end has it no more: it is to be deregistered.
@@ -303,7 +337,7 @@ mod tests {
     }
 
     fn ready(memory: &Arc<GuestMemory>) -> Arc<Guests> {
-        let guests = Arc::new(Guests::default());
+        let guests = Guests::new(None);
         guests.set_memory(PORT, memory, &Errands::new("a"));
         guests.set_running(PORT, 1, true);
         guests
@@ -332,9 +366,9 @@ mod tests {
             drop(held);
         });
         assert!(guests.begin(PORT, &Arc::downgrade(&memory), Kind::Lent).is_some());
-        // Nobody uses it: nobody is asked.
+        // Without a use, the thread is not asked.
         drop(guests.hold(PORT, Kind::Registered, || panic!("hurried")));
-        assert!(guests.offer(PORT).unwrap_err().contains("no front end"));
+        assert!(guests.offer(PORT).unwrap_err().text.contains("no front end"));
     }
 
     #[test]
@@ -358,10 +392,11 @@ mod tests {
     fn why_nothing_is_offered_is_told() {
         let memory = memory();
         let guests = ready(&memory);
-        let why = || guests.offer(PORT).err().unwrap_or_default();
-        assert_eq!((why(), guests.offer(PORT + 1).is_err()), ("", true));
+        let why = || guests.offer(PORT).err().unwrap_or_default().text;
+        assert_eq!(why(), "");
+        assert!(guests.offer(PORT + 1).is_err());
         guests.set_in_order(PORT, true);
-        assert!(why().contains("IN_ORDER"));
+        assert!(why().contains("IN_ORDER") && !guests.offer(PORT).unwrap_err().is_temporary);
         guests.set_logged(PORT, true);
         assert!(why().contains("migrating"));
         guests.set_running(PORT, 1, false);
@@ -380,7 +415,7 @@ mod tests {
             wishes in prop::collection::vec((0..SPARE, any::<bool>()), 0..40),
             limit in prop::option::of(0..SPARE * 8),
         ) {
-            let guests = Arc::new(Guests::default());
+            let guests = Guests::new(limit);
             let mut taken: Vec<Locked> = vec![];
             for (bytes, gives_back) in wishes {
                 if gives_back {
@@ -388,9 +423,9 @@ mod tests {
                 }
                 let before: u64 = taken.iter().map(|locked| locked.bytes).sum();
                 let fits = limit.is_none_or(|limit| before + bytes + SPARE <= limit);
-                let got = guests.take_locked(bytes, limit);
-                // The last byte of a limit below the spare part is nobody's.
-                prop_assert!(got.is_some() == fits || bytes + before == 0);
+                let got = guests.take_locked(bytes);
+                // Nothing fits into any limit.
+                prop_assert!(got.is_ok() == fits || bytes + before == 0);
                 taken.extend(got);
             }
             drop(taken);

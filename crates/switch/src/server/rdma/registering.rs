@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A thread for each guest, at most one at a time: the registration of a large guest, or of one whose front end is slow, holds up
-//! nobody else.
+//! no other.
 
 use super::guests::{Offer, Use};
 use super::landings::LANDS;
@@ -63,7 +63,7 @@ impl Registering {
         let (device, flag) = (device.clone(), is_given_up.clone());
         let work = move || {
             housekeeping::follow();
-            // Nobody may be left to hear it: then it is given back.
+            // Without a receiver it is given back.
             let _ = tell.send(register(&device, offer, of, &flag));
         };
         if let Err(error) = std::thread::Builder::new().name(format!("pin {port}")).spawn(work) {
@@ -99,12 +99,13 @@ fn register(
     const GONE: &str = "the front end has other memory";
     let Offer { memory, errands, .. } = offer;
     let mapped = memory.upgrade().ok_or(GONE)?;
-    let (bytes, limit) = (size(&mapped), getrlimit(Resource::Memlock).current);
-    let locked = of.take_locked(bytes, limit);
+    let locked = of.take_locked(size(&mapped));
     let mut regions = vec![];
     let outcome = match &locked {
-        Some(_) => pin(device, &mapped, &mut regions, is_given_up),
-        None => Err(too_much(bytes, limit, "other guests and queue pairs need the rest")),
+        Ok(_) => pin(device, &mapped, &mut regions, is_given_up),
+        Err(limit) => {
+            Err(too_much(size(&mapped), Some(*limit), "other guests and queue pairs need the rest"))
+        }
     };
     let is_wanted = of.is_registered(&memory);
     // Whatever comes of it, the port's closing thread drops what there is: unpinning and unmapping take long, too.

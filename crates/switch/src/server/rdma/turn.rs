@@ -57,7 +57,7 @@ struct State {
 impl Rdma {
     /// Returns that of a switch with these devices.
     pub fn new(devices: Devices) -> Self {
-        Self { devices, ..Self::default() }
+        Self { guests: Guests::new(devices.lockable), devices, ..Self::default() }
     }
 
     /// Sets what peers announced.
