@@ -206,6 +206,8 @@ impl Two {
     /// Sends frames both ways, all of which go by RDMA, and arrive.
     #[track_caller]
     pub fn frames_go_by_rdma(&mut self) {
+        // One that was replaced just now is told at once.
+        self.until_members();
         for from in [0, 1] {
             let seen = |two: &Self| {
                 let [sender, receiver] = [from, 1 - from].map(|n| &two.sides[n]);

@@ -8,6 +8,7 @@
 mod guest_memory;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod landing;
 mod lane;
 
 use harness::fabric::{KEYS, Two, two};

@@ -260,6 +260,19 @@ impl Taken<'_> {
         (spans, count)
     }
 
+    /// Returns a copy of its last bytes; `None` if it has fewer.
+    pub fn end<const LEN: usize>(&self) -> Option<[u8; LEN]> {
+        let (head, (rest, count)) = (self.head(), self.rest());
+        // SAFETY: the guest's memory is mapped as long as the landing lives.
+        let payload = unsafe { Payload::new(&rest[..count]) };
+        let from = (self.len as usize).checked_sub(LEN)?;
+        let of_head = head.get(from..).unwrap_or_default();
+        let mut end = [0; LEN];
+        end[..of_head.len()].copy_from_slice(of_head);
+        payload.copy_to(from.saturating_sub(head.len()), &mut end[of_head.len()..]);
+        Some(end)
+    }
+
     /// Copies the frame; returns its bytes.
     pub fn copy<'b>(&self, to: &'b mut [u8; LONGEST]) -> &'b [u8] {
         let head = self.head();

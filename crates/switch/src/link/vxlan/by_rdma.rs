@@ -215,7 +215,11 @@ fn keep(
     }
     let bytes = match &arrived.bytes {
         Bytes::Buffer(bytes) => bytes,
-        Bytes::Landed(taken) if peer.takes_stamps && stamps.0.may_be_stamped(segment, taken.head()) => {
+        Bytes::Landed(taken)
+            if peer.takes_stamps
+                && stamps.0.may_be_stamped(segment, taken.head())
+                && taken.end::<{ stamp::LEN }>().is_some_and(|end| stamp::is_alike(&end)) =>
+        {
             // A tag covers all bytes, so all are copied first: its guest could change them.
             return keep_copied(
                 &taken.copy(&mut [0; LONGEST]),

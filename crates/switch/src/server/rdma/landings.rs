@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Whether there are landings at all.
-pub(super) const LANDS: bool = false;
+pub(super) const LANDS: bool = true;
 /// Frames that are still on their way so long after nothing more is posted are dropped (ns).
 const LINGER: u64 = 50_000_000;
 /// Time between two tries at a port whose guest takes none (ns).

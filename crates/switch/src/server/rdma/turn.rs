@@ -193,7 +193,9 @@ impl Switch {
                 // The device is to be done with them, whatever the link still sends.
                 making.leave();
             }
-            making.landings.count() > 0 && !making.lane.is_stuck() || !making.has_left(clock())
+            // Asked in any case: it frees what retired, which may have the queue pairs of landings.
+            let has_left = making.has_left(clock());
+            making.landings.count() > 0 && !making.lane.is_stuck() || !has_left
         });
         let (mut changed, mut pause) = (false, PAUSE);
         for wished in wished {

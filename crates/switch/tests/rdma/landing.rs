@@ -1,0 +1,230 @@
+//! Frames that land in a guest's receive buffers, between two whole switches.
+//!
+//! ```text
+//!  guest a ─▶ switch ─▶ device ══ device ─▶ buffers of guest b ─▶ its driver      b's front end: rings, memory, log change
+//! ```
+
+use super::harness::dirty::{Log, migrating};
+use super::harness::fabric::{Two, two_with};
+use super::harness::{PATIENCE, udp, vnic};
+use std::time::{Duration, Instant};
+use tidegate_frontend::front_end::Options;
+use tidegate_verbs::simulated::{Datagram, Fate};
+use vhost::VhostBackend;
+
+const ZERO_COPY: &str = "zero-copy = true";
+
+fn larger() -> Options {
+    let options = Options::default();
+    Options { queue_size: 512, buffer_size: 1600, ..options }
+}
+
+impl Two {
+    /// Sends frames to the second guest until they land; each arrives.
+    #[track_caller]
+    fn until_landing(&mut self) {
+        let (began, mut in_a_row) = (Instant::now(), 0);
+        while in_a_row < 3 {
+            assert!(began.elapsed() < 4 * PATIENCE, "{:?}", self.sides[1].counts());
+            let before = self.sides[1].counts();
+            let frame = self.frame(0, 1000);
+            self.sides[0].guest.send_or_drop(&frame);
+            // One by a queue pair that was replaced just now is lost.
+            let until = Instant::now() + Duration::from_millis(200);
+            let mut has_come = false;
+            while !has_come && Instant::now() < until {
+                self.sides[1].guest.each(|bytes| has_come |= bytes == frame);
+            }
+            while has_come && self.sides[1].counts().received == before.received && Instant::now() < until {}
+            // It counts when it is back.
+            std::thread::sleep(Duration::from_micros(200));
+            let after = self.sides[1].counts();
+            in_a_row =
+                if has_come && after.zero_copied_in > before.zero_copied_in { in_a_row + 1 } else { 0 };
+        }
+    }
+
+    /// Sends so many frames of any length to the second guest, all of which arrive in order.
+    #[track_caller]
+    fn all_arrive(&mut self, count: usize) {
+        for n in 0..count {
+            self.send(0, [10, 100, 700, 1400][n % 4]);
+        }
+    }
+}
+
+#[test]
+fn frames_land() {
+    for options in [Options::default(), larger()] {
+        let mut two = two_with(ZERO_COPY, &options);
+        two.until_landing();
+        let before = two.sides[1].counts();
+        two.all_arrive(400);
+        two.until("all are back", || two.sides[1].counts().zero_copied_in >= before.zero_copied_in + 400);
+        let after = two.sides[1].counts();
+        assert_eq!(after.zero_copied_in - before.zero_copied_in, 400);
+        assert!(after.copied_in - before.copied_in <= 400 * 192, "{}", after.copied_in - before.copied_in);
+        // Each byte is in a head, or was not copied.
+        let payload = after.received_bytes - before.received_bytes - (after.copied_in - before.copied_in);
+        assert_eq!(after.zero_copied_in_bytes - before.zero_copied_in_bytes, payload);
+        assert_eq!((after.malformed, after.spoofed), (0, 0));
+    }
+}
+
+#[test]
+fn local_senders_and_other_hosts_share_a_ring() {
+    let mut two = two_with(ZERO_COPY, &larger());
+    let options = larger();
+    let mut local = two.sides[1].host.guest_with(&vnic("c", 9, ""), options);
+    two.until_landing();
+    let (to, from) = (two.sides[1].guest.mac(), two.sides[0].guest.mac());
+    let frame = |source: [u8; 6], n: u32| udp(to, source, &[&n.to_be_bytes()[..], &[0; 600]].concat());
+    let mut next = [0u32; 2];
+    let began = Instant::now();
+    let mut seen = [0u32; 2];
+    while seen != [600; 2] {
+        assert!(began.elapsed() < 4 * PATIENCE, "{seen:?} of {next:?}: {:?}", two.sides[1].counts());
+        // Fewer on the way than there are buffers.
+        for (n, source) in [from, local.mac()].into_iter().enumerate() {
+            if next[n] < 600 && next[n] < seen[n] + 20 {
+                let guest = if n == 0 { &mut two.sides[0].guest } else { &mut local };
+                guest.send(&frame(source, next[n]));
+                next[n] += 1;
+            }
+        }
+        let local = local.mac();
+        two.sides[1].guest.each(|bytes| {
+            let n = usize::from(bytes[6..12] == local);
+            let number = u32::from_be_bytes(bytes[42..46].try_into().unwrap());
+            assert_eq!(number, seen[n], "each once, in order");
+            seen[n] += 1;
+        });
+    }
+    let counts = two.sides[1].counts();
+    assert!(counts.zero_copied_in > 500, "{counts:?}");
+}
+
+#[test]
+fn whatever_the_front_end_changes_buffers_come_back_before_it_hears_of_that() {
+    for options in [migrating(Options::default()), migrating(larger())] {
+        let mut two = two_with(ZERO_COPY, &options);
+        two.until_landing();
+        let pair = two.sides[1].queue_pair();
+
+        // Other memory.
+        two.sides[1].device.pin_slowly(true);
+        two.sides[1].guest.front.share_memory().unwrap();
+        two.sides[1].guest.front.protocol().unwrap().get_features().unwrap();
+        assert_eq!(two.sides[1].device.foreign(), 0);
+        two.sides[1].device.pin_slowly(false);
+        two.until_landing();
+        assert_ne!(two.sides[1].queue_pair(), pair, "another queue pair took its place");
+
+        // A ring ends: its base is behind all buffers that were taken.
+        let base = two.sides[1].guest.front.stop_queue(0).unwrap();
+        assert_eq!(two.sides[1].guest.front.ring(0).base() & 0x7fff, base & 0x7fff);
+        two.sides[1].guest.drain();
+        two.sides[1].guest.front.start_queue(0).unwrap();
+        two.sides[1].guest.front.enable_queue(0, true).unwrap();
+        two.until_landing();
+
+        // It migrates.
+        let log = Log::new(&two.sides[1].guest.front, 0);
+        log.start(&mut two.sides[1].guest.front).unwrap();
+        let before = two.sides[1].counts().zero_copied_in;
+        two.until_members();
+        two.all_arrive(40);
+        assert_eq!(two.sides[1].counts().zero_copied_in, before);
+        Log::stop(&mut two.sides[1].guest.front);
+        two.until_landing();
+
+        // It goes, and comes back.
+        two.sides[1].guest.front.disconnect();
+        two.until("the device has nothing of the guest", || two.sides[1].device.foreign() == 0);
+        two.sides[1].guest.front.reconnect().unwrap();
+        two.until_landing();
+        two.all_arrive(40);
+    }
+}
+
+#[test]
+fn the_contract_the_queue_pair_and_the_uplink_end_it() {
+    let mut two = two_with(ZERO_COPY, &Options::default());
+    two.until_landing();
+    two.sides[1].host.change(&vnic("b", 2, "transport = \"rdma\""));
+    two.until("the device has nothing of the guest", || two.sides[1].device.foreign() == 0);
+    two.until_members();
+    two.frames_go_by_rdma();
+    two.sides[1].host.change(&vnic("b", 2, &format!("transport = \"rdma\"\n{ZERO_COPY}")));
+    two.until_landing();
+    let pair = two.sides[1].queue_pair().unwrap();
+    assert!(two.sides[1].device.break_queue_pair(pair));
+    two.until_landing();
+    two.all_arrive(20);
+    two.sides[1].host.switch.remove_uplink("net0").unwrap();
+    two.until_without_uplink();
+    two.sides[1].host.switch.remove_port("b").unwrap();
+}
+
+impl Two {
+    #[track_caller]
+    fn until_without_uplink(&self) {
+        let (device, began) = (&self.sides[1].device, Instant::now());
+        while device.foreign() > 0 || !device.queue_pairs().is_empty() {
+            assert!(began.elapsed() < 4 * PATIENCE, "{} bytes, {:?}", device.foreign(), device.queue_pairs());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// What is not a member's lands, and no driver sees it, in the midst of what is one's.
+#[test]
+fn strangers_reach_no_driver() {
+    let mut two = two_with(ZERO_COPY, &Options::default());
+    two.until_landing();
+    for n in 0..300 {
+        let frame = two.frame(0, 500);
+        let good = two.datagram(0, &frame);
+        let bad = match n % 3 {
+            0 => Datagram { source: good.source + 1, ..good },
+            1 => {
+                let mut bytes = good.bytes.clone();
+                bytes[32 + 6] ^= 2;
+                Datagram { bytes, ..good }
+            }
+            _ => {
+                let mut bytes = good.bytes.clone();
+                bytes[32] ^= 2;
+                Datagram { bytes, ..good }
+            }
+        };
+        assert_eq!(two.fabric.forge(bad), Fate::Delivered);
+        if n % 10 == 0 {
+            two.send(0, 900);
+        }
+    }
+    two.send(0, 900);
+    let counts = two.sides[1].counts();
+    let refused = counts.unknown_member + counts.spoofed + counts.malformed;
+    assert_eq!(refused, 300, "{counts:?}");
+    two.until_landing();
+}
+
+/// A guest that resets its ring in a loop costs others nothing, and frames land again afterwards.
+#[test]
+fn a_ring_that_is_restarted_in_a_loop_loses_no_buffer() {
+    let mut two = two_with(ZERO_COPY, &Options::default());
+    two.until_landing();
+    for _ in 0..30 {
+        let front = &mut two.sides[1].guest.front;
+        front.stop_queue(0).unwrap();
+        front.start_queue(0).unwrap();
+        front.enable_queue(0, true).unwrap();
+        let frame = two.frame(0, 300);
+        two.sides[0].guest.send_or_drop(&frame);
+        two.sides[1].guest.drain();
+    }
+    two.until_members();
+    two.until_landing();
+    two.all_arrive(300);
+}
