@@ -34,6 +34,7 @@ pub fn vnic(name: &str) -> Vnic {
         on_refused: None,
         on_unreachable: None,
         transport: crate::Transport::default(),
+        zero_copy: false,
     };
     vnic.check().expect("a valid name");
     vnic

@@ -54,6 +54,9 @@ pub struct Vnic {
     /// How its frames reach other hosts.
     #[serde(default, skip_serializing_if = "Transport::is_default")]
     pub transport: Transport,
+    /// By RDMA, the device reads payload out of the guest's memory, instead of a copy of the switch.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub zero_copy: bool,
 }
 
 /// How the frames of a vNIC reach other hosts over an uplink.

@@ -81,6 +81,7 @@ impl Vnic {
                     .then(|| word(&Transport::ALL, self.transport))
                     .flatten(),
             ),
+            ("zero-copy", yes(self.zero_copy)),
         ] {
             if let Some(value) = value {
                 line(key, value);
@@ -459,6 +460,7 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
             to in btree_set("~?[a-z]{3}", 0..3), allowed in any_allowed(), mtu in prop_oneof![Just(1500), 68u16..],
             queues in 1u16..=64, guest in option::of("(/[a-zü\"' \\\\.]{1,9}){1,3}y"),
             about_paths in (option::of(any::<bool>()), option::of(any::<bool>())), by_rdma: bool,
+            zero_copy: bool,
         ) -> Vnic {
             // No other generator makes such a name, so `to` never has the vNIC itself.
             let mut to: Vec<String> = to.into_iter().map(|t| if t.starts_with('~') { "uplink".into() } else { format!("to-{t}") }).collect();
@@ -470,10 +472,12 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
                 on_refused: about_paths.0.map(|first| OnRefused::ALL[usize::from(first)].1),
                 on_unreachable: about_paths.1.map(|first| OnUnreachable::ALL[usize::from(first)].1),
                 transport: if by_rdma { Transport::Rdma } else { Transport::Uplink },
+                zero_copy,
             };
             if !vnic.uses_uplinks() {
                 vnic.transport = Transport::Uplink;
             }
+            vnic.zero_copy &= vnic.transport == Transport::Rdma && matches!(vnic.attach, Attach::VhostUser { .. });
             if vnic.tx.min.is_some() && vnic.to.is_empty() {
                 vnic.to.push("uplink".into());
             }

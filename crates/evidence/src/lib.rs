@@ -68,7 +68,7 @@ pub use pair::{LateCounts, PairStatus};
 pub use peer::{FAR_MISSES, FarMiss, PeerClock, PeerCounts, PeerStatus, RoundTrip};
 pub use rdma::{
     MemberStatus, QueuePairStatus, RDMA_ADDRESSES, RDMA_DEVICES, RDMA_MEMBERS, RdmaCounts, RdmaDevice,
-    RdmaStatus,
+    RdmaStatus, ZeroCopyStatus,
 };
 pub use reason::{CulpritKind, DropReason, MissCause, NoticeRefusal};
 pub use shared::SharedStatus;

@@ -68,6 +68,21 @@ pub struct QueuePairStatus {
     pub error: Option<String>,
     /// Queue pairs of it that failed, and were replaced.
     pub failures: u64,
+    /// With `zero-copy = true`: whether it is in force; absent otherwise, and from a switch that knows none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zero_copy: Option<ZeroCopyStatus>,
+}
+
+/// Zero copy of a vNIC that has asked for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ZeroCopyStatus {
+    /// Why all its frames are copied; absent if the device has the guest's memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copied_because: Option<String>,
+    /// Bytes of the guest's memory that are registered with the device, and pinned; 0 if all frames are copied.
+    pub registered: u64,
 }
 
 /// A vNIC of another host that takes datagrams.
@@ -113,6 +128,20 @@ pub struct RdmaCounts {
     pub copied_out: u64,
     /// Bytes of frames that were copied out of receive buffers.
     pub copied_in: u64,
+    /// Frames whose payload the device read out of the guest's memory.
+    pub zero_copied_out: u64,
+    /// Bytes of that payload.
+    pub zero_copied_out_bytes: u64,
+    /// Frames whose payload the device wrote into the guest's memory, and that went to that guest.
+    pub zero_copied_in: u64,
+    /// Bytes of that payload.
+    pub zero_copied_in_bytes: u64,
+    /// Frames of vNICs with zero copy that were copied: they lie in more pieces than a request has.
+    pub too_many_pieces: u64,
+    /// The same: some of their bytes lie in no registered region.
+    pub no_region: u64,
+    /// vNICs whose frames are copied since memory was taken out of their guests: balloon, free page reporting.
+    pub holes: u64,
     /// Datagrams from no member, or to a vNIC outside of its segment; dropped.
     pub unknown_member: u64,
     /// Datagrams of a member whose frames have another source address; dropped.

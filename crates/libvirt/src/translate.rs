@@ -159,6 +159,7 @@ fn contract(
         on_refused: None,
         on_unreachable: None,
         transport: tidegate_contract::Transport::default(),
+        zero_copy: false,
     };
     let mut keys = own_keys(interface);
     let from = match (request, &interface.bandwidth) {

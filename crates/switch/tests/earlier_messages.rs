@@ -129,6 +129,7 @@ fn replies() -> Vec<Reply> {
             directable: false,
             shares_queues: false,
             knows_rdma: false,
+            knows_zero_copy: false,
             rdma: vec![],
         }),
         Reply::Ports(ports.clone()),

@@ -28,6 +28,7 @@ pub fn vnic(name: &str, mac: u8) -> Vnic {
         on_refused: None,
         on_unreachable: None,
         transport: tidegate_contract::Transport::default(),
+        zero_copy: false,
     }
 }
 

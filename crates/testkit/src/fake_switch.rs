@@ -262,6 +262,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
                 directable: !state.earlier,
                 shares_queues: !state.earlier,
                 knows_rdma: !state.earlier,
+                knows_zero_copy: !state.earlier,
                 rdma: state.rdma.clone(),
             });
         }

@@ -11,11 +11,12 @@ use super::taken::error_at;
 use crate::error::ErrorList;
 use crate::rdma::{LARGEST_MTU, LONGEST_NAME, is_device_name, why_too_long};
 use crate::reach::Reach;
-use crate::{Document, Transport, Uplink, Vnic};
+use crate::{Attach, Document, Transport, Uplink, Vnic};
 use std::collections::HashSet;
 
 /// Checks one vNIC by itself.
 pub(super) fn check_vnic(rules: &mut Rules, vnic: &Vnic) {
+    check_zero_copy(rules, vnic);
     if vnic.transport != Transport::Rdma {
         return;
     }
@@ -25,6 +26,23 @@ pub(super) fn check_vnic(rules: &mut Rules, vnic: &Vnic) {
         rules.add_problem("transport", message);
     } else if let Some(why) = why_too_long(vnic, LARGEST_MTU.into()) {
         rules.add_problem("mtu", why);
+    }
+}
+
+/// Checks `zero-copy`.
+fn check_zero_copy(rules: &mut Rules, vnic: &Vnic) {
+    if !vnic.zero_copy {
+        return;
+    }
+    if !matches!(vnic.attach, Attach::VhostUser { .. }) {
+        let message = format!(
+            "a {} attachment shares no memory of the guest with the switch; attach the vNIC by vhost-user, or remove this key",
+            vnic.attach.kind()
+        );
+        rules.add_problem("zero-copy", message);
+    } else if vnic.transport != Transport::Rdma {
+        let message = "it has no effect without transport = \"rdma\"; write that, too, or remove this key";
+        rules.add_problem("zero-copy", message);
     }
 }
 

@@ -36,6 +36,7 @@ pub(crate) const VNIC: &[&str] = &[
     "on-refused",
     "on-unreachable",
     "transport",
+    "zero-copy",
 ];
 pub(crate) const UPLINK: &[&str] = &[
     "kind",

@@ -115,6 +115,7 @@ allowed.macs = "any"
         on_refused: None,
         on_unreachable: None,
         transport: crate::Transport::default(),
+        zero_copy: false,
     };
     assert_eq!(plc1.value, wanted);
     assert_eq!(web.value.name, "a.b");

@@ -58,6 +58,7 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Vnic {
         transport: table
             .text("transport", "\"uplink\" or \"rdma\"", Transport::default())
             .unwrap_or_default(),
+        zero_copy: table.boolean("zero-copy").unwrap_or_default(),
     };
     table.report_problems(vnic.check());
     vnic

@@ -46,9 +46,9 @@ impl SwitchPlace {
                     Err(error) => return Err(error),
                 }
             }
-            let Hello { version, pid, started, workers, directable, knows_rdma, rdma, .. } =
-                session.hello.clone();
-            let rdma = knows_rdma.then_some(rdma);
+            let Hello { version, pid, started, workers, directable, .. } = session.hello.clone();
+            let Hello { knows_rdma, knows_zero_copy, rdma, .. } = session.hello.clone();
+            let rdma = (knows_rdma.then_some(rdma), knows_rdma && knows_zero_copy);
             if directing.see(Instant::now(), started, directable) {
                 directing.reported(Instant::now(), session.client.work()?);
             }
@@ -58,7 +58,8 @@ impl SwitchPlace {
             culprits.enter(&mut evidence);
             Ok(((ports, uplinks, rdma), evidence, PlaceProgram { version, pid, started }, workers))
         });
-        let ((ports, mut uplinks, rdma), mut evidence, program, workers) = answer.map_err(switch_failed)?;
+        let ((ports, mut uplinks, (rdma, knows_zero_copy)), mut evidence, program, workers) =
+            answer.map_err(switch_failed)?;
         if !uplinks.is_empty() {
             self.attach_filter();
         }
@@ -66,6 +67,9 @@ impl SwitchPlace {
             ports.into_iter().map(|port| self.with_recorded_attachment(port)).collect();
         if rdma.is_none() {
             self.add_rdma(&mut ports, &mut uplinks);
+        }
+        if !knows_zero_copy {
+            self.add_zero_copy(&mut ports);
         }
         let measured = self.loads.see(Instant::now(), program.started, &evidence);
         let scene = self.scene((&ports, &uplinks), (&evidence, workers), measured);
@@ -137,7 +141,7 @@ impl SwitchPlace {
             observed_uplinks.insert(name, observed);
         }
         let directing = self.directing.facts(now);
-        let facts = Facts { adopted: found.collect(), uplinks: present, directing, rdma };
+        let facts = Facts { adopted: found.collect(), uplinks: present, directing, rdma, knows_zero_copy };
         let host = self.switch.host.clone();
         let uplinks = observed_uplinks;
         let observed = Observed::nothing("");
@@ -262,6 +266,15 @@ impl SwitchPlace {
         }
         for UplinkStatus { uplink, .. } in uplinks {
             uplink.rdma = self.declared.get(&uplink.name).and_then(|declared| declared.uplink.rdma.clone());
+        }
+    }
+
+    /// Adds the zero copy of our own record to contracts; likewise.
+    fn add_zero_copy(&self, ports: &mut [PortStatus]) {
+        for port in ports {
+            if let Some(recorded) = self.record.get(&port.vnic.name) {
+                port.vnic.zero_copy = recorded.vnic.zero_copy;
+            }
         }
     }
 

@@ -226,6 +226,9 @@ pub struct Hello {
     /// It knows [`Uplink::rdma`] and [`Vnic::transport`]; an earlier release would break off the conversation.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub knows_rdma: bool,
+    /// It knows [`Vnic::zero_copy`]; an earlier release would break off the conversation.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub knows_zero_copy: bool,
     /// The RDMA devices that it was told to use, as they are now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rdma: Vec<RdmaDevice>,

@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 use tidegate_contract::Vnic;
 use tidegate_contract::rdma::is_device_name;
 use tidegate_evidence::{
-    RDMA_ADDRESSES as ADDRESSES, RDMA_DEVICES as DEVICES, RDMA_MEMBERS as MEMBERS, RdmaDevice,
+    QueuePairStatus, RDMA_ADDRESSES as ADDRESSES, RDMA_DEVICES as DEVICES, RDMA_MEMBERS as MEMBERS,
+    RdmaDevice,
 };
 
 /// Checks the devices of a switch.
@@ -54,6 +55,13 @@ pub(super) fn check(UplinkStatus { uplink, rdma, .. }: &mut UplinkStatus) -> Res
     if !named {
         return Err(format!("it has queue pairs or members at {} that can have no such name", uplink.name));
     }
+    let of_pair = |pair: &mut QueuePairStatus| {
+        let reason = pair.zero_copy.as_mut().and_then(|zero_copy| zero_copy.copied_because.as_mut());
+        if let Some(reason) = reason {
+            *reason = visible_text(std::mem::take(reason));
+        }
+    };
+    rdma.pairs.iter_mut().for_each(of_pair);
     let errors = rdma.pairs.iter_mut().map(|pair| &mut pair.error);
     let errors =
         errors.chain(rdma.members.iter_mut().map(|member| &mut member.error)).chain([&mut rdma.error]);

@@ -44,6 +44,7 @@ fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> std::io::Result<()> {
                     directable: true,
                     shares_queues: true,
                     knows_rdma: true,
+                    knows_zero_copy: true,
                     rdma: switch.rdma.devices.facts(),
                 };
                 say_hello(stream, hello, switch.region.file().as_fd())?;

@@ -60,6 +60,7 @@ pub fn hello() -> Reply {
         directable: true,
         shares_queues: true,
         knows_rdma: true,
+        knows_zero_copy: true,
         rdma: vec![],
     })
 }

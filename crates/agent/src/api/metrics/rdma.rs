@@ -14,7 +14,7 @@ use tidegate_evidence::RdmaCounts;
 type Family = (&'static str, &'static str, fn(&RdmaCounts) -> u64);
 
 /// Each counter of [`RdmaCounts`].
-const COUNTERS: [Family; 13] = [
+const COUNTERS: [Family; 20] = [
     ("rdma_sent_datagrams", "Datagrams that the device took", |c| c.sent),
     ("rdma_sent_bytes", "Bytes of their frames", |c| c.sent_bytes),
     ("rdma_unsent_datagrams", "Datagrams that the device did not take, or could not send", |c| c.unsent),
@@ -22,6 +22,29 @@ const COUNTERS: [Family; 13] = [
     ("rdma_received_bytes", "Bytes of their frames", |c| c.received_bytes),
     ("rdma_copied_out_bytes", "Bytes that were copied into send buffers", |c| c.copied_out),
     ("rdma_copied_in_bytes", "Bytes that were copied out of receive buffers", |c| c.copied_in),
+    ("rdma_zero_copied_out_frames", "Frames whose payload the device read out of a guest's memory", |c| {
+        c.zero_copied_out
+    }),
+    ("rdma_zero_copied_out_bytes", "Bytes of that payload", |c| c.zero_copied_out_bytes),
+    ("rdma_zero_copied_in_frames", "Frames whose payload the device wrote into a guest's memory", |c| {
+        c.zero_copied_in
+    }),
+    ("rdma_zero_copied_in_bytes", "Bytes of that payload", |c| c.zero_copied_in_bytes),
+    (
+        "rdma_too_many_pieces_frames",
+        "Frames of vNICs with zero copy, copied since they lie in too many pieces",
+        |c| c.too_many_pieces,
+    ),
+    (
+        "rdma_no_region_frames",
+        "Frames of vNICs with zero copy, copied since they lie in no registered region",
+        |c| c.no_region,
+    ),
+    (
+        "rdma_zero_copy_holes",
+        "vNICs whose frames are copied since memory was taken out of their guests",
+        |c| c.holes,
+    ),
     ("rdma_unknown_member_datagrams", "Datagrams of no member, dropped", |c| c.unknown_member),
     ("rdma_spoofed_datagrams", "Datagrams of a member with another source address, dropped", |c| c.spoofed),
     ("rdma_malformed_datagrams", "Datagrams without a valid header, dropped", |c| c.malformed),

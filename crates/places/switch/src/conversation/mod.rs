@@ -63,10 +63,15 @@ pub struct Session {
 }
 
 impl Session {
-    /// Creates or changes a port. A switch that knows no RDMA is told of none: it could not read the contract.
+    /// Creates or changes a port. A switch that knows no RDMA, or no zero copy, is told of none: it could not read the contract.
     pub fn set_port(&mut self, vnic: &Vnic, link: Attachment<'_>) -> Result<(), SwitchError> {
-        let without = (!self.hello.knows_rdma).then(|| Vnic { transport: Transport::Uplink, ..vnic.clone() });
-        self.client.set_port(without.as_ref().unwrap_or(vnic), link)
+        let Hello { knows_rdma, knows_zero_copy, .. } = self.hello;
+        let mut known = vnic.clone();
+        if !knows_rdma {
+            known.transport = Transport::Uplink;
+        }
+        known.zero_copy &= knows_rdma && knows_zero_copy;
+        self.client.set_port(&known, link)
     }
 
     /// Creates or changes an uplink; likewise.
@@ -261,6 +266,7 @@ mod tests {
                             directable: false,
                             shares_queues: false,
                             knows_rdma: false,
+                            knows_zero_copy: false,
                             rdma: vec![],
                         };
                         let _ = match request {
@@ -339,6 +345,7 @@ mod tests {
                     directable: false,
                     shares_queues: false,
                     knows_rdma: false,
+                    knows_zero_copy: false,
                     rdma: vec![],
                 };
                 if matches!(receive::<Request>(&stream), Ok(Some((Request::Hello, _)))) {

@@ -162,6 +162,7 @@ mod tests {
             directable: false,
             shares_queues: false,
             knows_rdma: false,
+            knows_zero_copy: false,
             rdma: vec![],
         };
         let region = Region::create()?;
@@ -202,6 +203,7 @@ mod tests {
             directable: false,
             shares_queues: false,
             knows_rdma: false,
+            knows_zero_copy: false,
             rdma: vec![],
         };
         send(&stream, &Reply::Hello(hello), &[socket.as_fd()]).unwrap();

@@ -35,6 +35,8 @@ pub struct Facts {
     pub directing: directing::Facts,
     /// The RDMA devices of the switch; `None` if its release knows no RDMA.
     pub rdma: Option<Vec<RdmaDevice>>,
+    /// Whether its release knows zero copy.
+    pub knows_zero_copy: bool,
 }
 
 /// An uplink of the switch.
@@ -189,7 +191,7 @@ fn refuse(wanted: &Wanted<'_>, observed: &Observed, facts: &Facts) -> Result<(),
         .collect();
     let claimed: HashMap<Unique<'_>, &Vnic> =
         foreign.iter().rev().flat_map(|f| unique(f).map(|claim| (claim, *f))).collect();
-    let mut refusals: Vec<Refusal> = rdma::refusals(wanted, observed, facts.rdma.as_deref()).collect();
+    let mut refusals: Vec<Refusal> = rdma::refusals(wanted, observed, facts).collect();
     for vnic in wanted.vnics {
         if let Some(obstacle) = observed.obstacles.get(&vnic.name) {
             refusals.push(Refusal::new(&vnic.name, obstacle.clone()));

@@ -7,6 +7,7 @@
 //! A contract in force is not refused again: a device that went away, or whose MTU became another one, leaves its frames to
 //! VXLAN, and `tidegate vnic show` says so.
 
+use super::Facts;
 use tidegate_contract::rdma::why_too_long;
 use tidegate_contract::{Peer, Transport, Uplink, Vnic};
 use tidegate_evidence::RdmaDevice;
@@ -16,15 +17,19 @@ use tidegate_place::{Observed, Refusal, Wanted};
 pub(super) fn refusals<'a>(
     wanted: &'a Wanted<'_>,
     observed: &'a Observed,
-    devices: Option<&'a [RdmaDevice]>,
+    Facts { rdma: devices, knows_zero_copy, .. }: &'a Facts,
 ) -> impl Iterator<Item = Refusal> + 'a {
     let is_in_force = |vnic: &&Vnic| observed.vnics.get(&vnic.name).is_some_and(|there| there.vnic == **vnic);
     let by_rdma = wanted.vnics.iter().filter(|vnic| vnic.transport == Transport::Rdma);
     by_rdma.filter(move |vnic| !is_in_force(vnic)).filter_map(move |vnic| {
         let carries = |uplink: &&Uplink| uplink.peers.iter().any(|peer: &Peer| peer.carries(vnic.segment));
         let uplinks = wanted.network.uplinks.iter().filter(carries);
-        let why = uplinks.filter_map(|uplink| why_not(vnic, uplink, devices)).next()?;
-        Some(Refusal::new(&vnic.name, format!("transport = \"rdma\" cannot be kept: {why}")))
+        let refused = |key: &str, why: &str| Refusal::new(&vnic.name, format!("{key} cannot be kept: {why}"));
+        if let Some(why) = uplinks.filter_map(|uplink| why_not(vnic, uplink, devices.as_deref())).next() {
+            return Some(refused("transport = \"rdma\"", &why));
+        }
+        let why = "this switch is of an earlier release, which copies all frames: upgrade it";
+        (vnic.zero_copy && !knows_zero_copy).then(|| refused("zero-copy = true", why))
     })
 }
 
@@ -93,7 +98,9 @@ mod tests {
             claims: &[],
             work: HostWork::NONE,
         };
-        refusals(&wanted, &Observed::nothing(""), devices).next().map(|refusal| refusal.reason)
+        let rdma = devices.map(<[_]>::to_vec);
+        let facts = Facts { rdma, ..Facts::default() };
+        refusals(&wanted, &Observed::nothing(""), &facts).next().map(|refusal| refusal.reason)
     }
 
     fn device() -> RdmaDevice {

@@ -32,6 +32,7 @@ fn vnic(name: u8, mac: u8, link: u8, kind: u8, rate: u64, queues: u16) -> Vnic {
         on_refused: None,
         on_unreachable: None,
         transport: tidegate_contract::Transport::default(),
+        zero_copy: false,
     }
 }
 

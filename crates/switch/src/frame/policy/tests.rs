@@ -184,6 +184,7 @@ fn vnic() -> Vnic {
         on_refused: None,
         on_unreachable: None,
         transport: tidegate_contract::Transport::default(),
+        zero_copy: false,
     }
 }
 

@@ -21,6 +21,20 @@ pub struct Counters {
     pub copied_out: Counter,
     /// Bytes of frames that were copied out of receive buffers.
     pub copied_in: Counter,
+    /// Frames whose payload the device read out of the guest's memory.
+    pub zero_copied_out: Counter,
+    /// Bytes of that payload.
+    pub zero_copied_out_bytes: Counter,
+    /// Frames whose payload the device wrote into the guest's memory, and that went to that guest.
+    pub zero_copied_in: Counter,
+    /// Bytes of that payload.
+    pub zero_copied_in_bytes: Counter,
+    /// Frames of vNICs with zero copy that were copied: they lie in more pieces than a request has.
+    pub too_many_pieces: Counter,
+    /// The same: some of their bytes lie in no registered region.
+    pub no_region: Counter,
+    /// vNICs that went back to copies, since memory was taken out of their guests. Written by the control plane.
+    pub holes: Counter,
     /// Datagrams from no member, or to a vNIC outside of its segment.
     pub unknown_member: Counter,
     /// Datagrams of a member whose frames have another source address.

@@ -1,8 +1,9 @@
 //! A guest's memory as the device may read it: its regions, registered.
 //!
 //! ```text
-//!  GuestMemory │ region │ region │   registered ─▶ GuestRegions ─▶ Tables in force ─▶ Span ─ find ─▶ region, place in it
-//!       ▲ kept mapped                                   └ last drop ─▶ deregistered by another thread ─▶ unmapped
+//!  GuestMemory │ region │ region │ ─ Registered ─▶ GuestRegions ─▶ Tables in force ─▶ Span ─ find ─▶ region, place in it
+//!       ▲ kept mapped                   │                └ last drop: no device reads it
+//!                                       └ last drop ─▶ deregistered by another thread ─▶ unmapped
 //! ```
 //!
 //! As long as the regions are there, the memory is mapped, and no other memory has its addresses: a span of another memory
@@ -18,35 +19,66 @@ use tidegate_verbs::Region;
 /// Drops things elsewhere: deregistering unpins all pages, which may take long.
 pub type GiveUp = Box<dyn Fn(Box<dyn Any + Send>) + Send + Sync>;
 
-/// The registered memory of a port's guest.
-pub struct GuestRegions {
-    /// The port.
-    pub port: PortIndex,
+/// A guest's memory table, registered with a device.
+pub struct Registered {
     /// By address in this process; disjoint. Before the memory: deregistered first.
     regions: Vec<Region>,
     memory: Arc<GuestMemory>,
     give_up: Option<GiveUp>,
 }
 
-impl GuestRegions {
-    /// Returns the regions of `memory`, each registered.
-    pub fn new(port: PortIndex, memory: Arc<GuestMemory>, mut regions: Vec<Region>) -> Self {
+/// The registered memory of a port's guest, while a link uses it.
+#[derive(Debug)]
+pub struct GuestRegions {
+    /// The port.
+    pub port: PortIndex,
+    registered: Arc<Registered>,
+    /// Its drop tells that the device is done.
+    _in_use: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl Registered {
+    /// Returns `memory` with its regions, each registered.
+    pub fn new(memory: Arc<GuestMemory>, mut regions: Vec<Region>) -> Self {
         regions.sort_by_key(|region| region.start().addr());
-        Self { port, regions, memory, give_up: None }
+        Self { regions, memory, give_up: None }
     }
 
-    /// Lets `give_up` deregister them, whichever thread drops the last reference.
+    /// Lets `give_up` deregister it, whichever thread drops the last reference.
     #[must_use]
     pub fn given_up_by(mut self, give_up: GiveUp) -> Self {
         self.give_up = Some(give_up);
         self
     }
 
+    /// Returns the memory.
+    pub fn memory(&self) -> &Arc<GuestMemory> {
+        &self.memory
+    }
+
+    /// Returns how many bytes are registered.
+    pub fn bytes(&self) -> u64 {
+        self.regions.iter().map(|region| region.len() as u64).sum()
+    }
+}
+
+impl GuestRegions {
+    /// Returns the regions of `memory`, each registered.
+    pub fn new(port: PortIndex, memory: Arc<GuestMemory>, regions: Vec<Region>) -> Self {
+        Self { port, registered: Arc::new(Registered::new(memory, regions)), _in_use: None }
+    }
+
+    /// Returns those of memory that a port's guest has, and drops `in_use` when no link and no device uses them any more.
+    pub fn in_use(port: PortIndex, registered: Arc<Registered>, in_use: impl Any + Send + Sync) -> Self {
+        Self { port, registered, _in_use: Some(Box::new(in_use)) }
+    }
+
     /// Returns the region that has all bytes of a span, and the place of the first one in it.
     #[inline]
     pub fn find(&self, span: &Span) -> Option<(&Region, usize)> {
-        let at = self.regions.partition_point(|region| region.start().addr() <= span.ptr.addr());
-        let region = self.regions.get(at.checked_sub(1)?)?;
+        let regions = &self.registered.regions;
+        let at = regions.partition_point(|region| region.start().addr() <= span.ptr.addr());
+        let region = regions.get(at.checked_sub(1)?)?;
         let from = span.ptr.addr() - region.start().addr();
         let left = region.len().checked_sub(from)?;
         (span.len as usize <= left).then_some((region, from))
@@ -54,11 +86,11 @@ impl GuestRegions {
 
     /// Returns the memory.
     pub fn memory(&self) -> &Arc<GuestMemory> {
-        &self.memory
+        &self.registered.memory
     }
 }
 
-impl Drop for GuestRegions {
+impl Drop for Registered {
     fn drop(&mut self) {
         if let Some(give_up) = &self.give_up {
             give_up(Box::new((std::mem::take(&mut self.regions), self.memory.clone())));
@@ -66,12 +98,9 @@ impl Drop for GuestRegions {
     }
 }
 
-impl fmt::Debug for GuestRegions {
+impl fmt::Debug for Registered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GuestRegions")
-            .field("port", &self.port)
-            .field("regions", &self.regions)
-            .finish_non_exhaustive()
+        f.debug_struct("Registered").field("regions", &self.regions).finish_non_exhaustive()
     }
 }
 
@@ -131,11 +160,14 @@ mod tests {
             GIVEN_UP.fetch_add(1, Ordering::Relaxed);
             drop::<Box<dyn Any + Send>>(thing);
         };
-        let guest = Arc::new(GuestRegions::new(3, memory.clone(), regions(1)).given_up_by(Box::new(give_up)));
+        let registered = Registered::new(memory.clone(), regions(1)).given_up_by(Box::new(give_up));
+        let used = Arc::new(());
+        let guest = Arc::new(GuestRegions::in_use(3, Arc::new(registered), used.clone()));
         let other = guest.clone();
         drop(guest);
-        assert_eq!((GIVEN_UP.load(Ordering::Relaxed), Arc::strong_count(&memory)), (0, 2));
+        let now = || (GIVEN_UP.load(Ordering::Relaxed), Arc::strong_count(&used), Arc::strong_count(&memory));
+        assert_eq!(now(), (0, 2, 2));
         drop(other);
-        assert_eq!((GIVEN_UP.load(Ordering::Relaxed), Arc::strong_count(&memory)), (1, 1));
+        assert_eq!(now(), (1, 1, 1));
     }
 }

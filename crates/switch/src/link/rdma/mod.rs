@@ -42,7 +42,7 @@ mod tests;
 pub mod waiting;
 
 pub use counters::Counters;
-pub use guest::GuestRegions;
+pub use guest::{GuestRegions, Registered};
 pub use incoming::Incoming;
 pub use members::{MemberEntry, Tables};
 pub use outgoing::Outgoing;

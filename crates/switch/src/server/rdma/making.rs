@@ -260,6 +260,7 @@ impl Making {
                 queue_pair: number,
                 error: error.filter(|_| number.is_none()).cloned(),
                 failures: self.failures.get(port).map_or(0, |failures| failures.count),
+                zero_copy: None,
             }
         };
         let member = |member: &Member| MemberStatus {
