@@ -295,6 +295,31 @@ def test_a_vhostuser_interface_gets_a_port(lab: Lab) -> None:
 
 
 @pytest.mark.abreast
+def test_zero_copy_is_refused_where_pages_may_be_missing(lab: Lab) -> None:
+    """Virsh says which element is in the way, of XML as libvirt completes it."""
+    asked = f"mac='{MAC}' name='web' segment='42' transport='rdma' zero-copy='true'"
+    port = vhost_user(MAC, lab.host.folder / "web.sock")
+    said = lab.refused("web", port, asked=asked)
+    assert "neither memfd nor huge pages: write <source type='memfd'/>" in said
+    backing = "<source type='memfd'/><access mode='shared'/><allocation mode='immediate'/>"
+    memory = f"<memoryBacking>{backing}</memoryBacking>"
+    text = domain("web", port, metadata=contracts([asked]), more=memory)
+    assert "<memballoon model='none'/>" in text
+    for balloon, why in [
+        ("", "a balloon takes pages"),
+        ("<memballoon model='virtio' freePageReporting='on'/>", "free page reporting takes pages"),
+    ]:
+        with pytest.raises(LibvirtError) as refused:
+            lab.libvirt.create(text.replace("<memballoon model='none'/>", balloon))
+        assert why in str(refused.value), why
+    # The agent's own refusal comes last: what the domain says is right.
+    with pytest.raises(LibvirtError) as refused:
+        lab.libvirt.create(text)
+    assert "no uplink carries segment 42" in str(refused.value)
+    assert lab.host.names() == set()
+
+
+@pytest.mark.abreast
 def test_saved_and_restored(lab: Lab) -> None:
     """As with a migration, the domain that comes in has its contract from the start."""
     lab.start("web", bridged(MAC), asked=f"mac='{MAC}' name='web' tx.max='50mbit'")

@@ -223,7 +223,8 @@ fn typed(key: &str, text: &str) -> Result<Value, String> {
         | "queueing.per-host"
         | "allowed.control"
         | "allowed.router"
-        | "allowed.dhcp-server" => text.parse::<bool>().map_or_else(|_| text.into(), Value::from),
+        | "allowed.dhcp-server"
+        | "zero-copy" => text.parse::<bool>().map_or_else(|_| text.into(), Value::from),
         "allowed.macs" if text == "any" => text.into(),
         "to" | "allowed.macs" | "allowed.prefixes" | "allowed.shared" => items().collect::<Array>().into(),
         "allowed.vlans" => items().map(number).collect::<Array>().into(),

@@ -81,6 +81,9 @@ pub struct ZeroCopyStatus {
     /// Why all its frames are copied; absent if the device has the guest's memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub copied_because: Option<String>,
+    /// That reason goes by itself: no front end is connected yet, or its VM migrates.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_temporary: bool,
     /// Bytes of the guest's memory that are registered with the device, and pinned; 0 if all frames are copied.
     pub registered: u64,
 }

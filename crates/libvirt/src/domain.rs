@@ -8,6 +8,7 @@
 //! Source of the format: libvirt, formatdomain, "Network interfaces".
 
 use crate::bandwidth::Bandwidth;
+use crate::memory::{self, Obstacle};
 use crate::metadata::{self, MetadataRequest};
 use crate::xml::{Source, child, child_attribute, children};
 use roxmltree::Node;
@@ -23,6 +24,8 @@ pub(crate) struct Domain<'a> {
     pub requests: Vec<MetadataRequest<'a>>,
     /// Socket of the guest's limit port, if the domain has one and it is known.
     pub guest: Option<PathBuf>,
+    /// Why no device may read its memory, if none may.
+    pub obstacle: Option<Obstacle<'a>>,
 }
 
 /// The virtio-serial port by which a guest sets its soft limit.
@@ -82,7 +85,12 @@ pub(crate) fn read<'a>(source: Source<'a>, root: Node<'a, 'a>) -> Result<Domain<
     let interfaces =
         nodes.filter_map(|node| interface(source, node).map_err(|e| errors.extend(e)).ok()).collect();
     let requests = metadata::requests(source, domain, &mut errors);
-    if errors.is_empty() { Ok(Domain { name, interfaces, requests, guest }) } else { Err(Errors(errors)) }
+    let obstacle = memory::obstacle(domain);
+    if errors.is_empty() {
+        Ok(Domain { name, interfaces, requests, guest, obstacle })
+    } else {
+        Err(Errors(errors))
+    }
 }
 
 fn interface<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Interface<'a>, Vec<Error>> {

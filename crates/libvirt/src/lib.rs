@@ -13,6 +13,7 @@
 //!
 //! - [`domain`]: the relevant parts of the XML
 //! - [`bandwidth`]: libvirt's `<bandwidth>` as keys of a contract
+//! - `memory`: whether a device may read a domain's memory
 //! - [`metadata`]: contracts inside `<metadata>`
 //! - `xml`: reads XML, with errors that point at line and column
 //! - [`mod@translate`]: from both to contracts
@@ -26,6 +27,7 @@ pub mod bandwidth;
 pub mod domain;
 pub mod follow;
 pub mod hook;
+mod memory;
 pub mod metadata;
 pub mod room;
 pub mod running;

@@ -203,6 +203,11 @@ fn contract(
         let errors = errors.into_iter();
         errors.map(|e| place(e.key.strip_prefix(&prefix).unwrap_or_default(), e.message)).collect::<Vec<_>>()
     })?;
+    if let Some((node, why)) = domain.obstacle.as_ref().filter(|_| vnic.zero_copy) {
+        let key = format!("vnic.{}.zero-copy", vnic.name);
+        let message = format!("{why}; or remove zero-copy from the metadata");
+        return Err(vec![source.error_at_element(*node, &key, message)]);
+    }
     notes.extend(untold_mtu(interface, &vnic));
     let limited_by_libvirt = interface.bandwidth.is_some() && matches!(interface.link, Backend::Netdev(_));
     Ok(Some(Contract { vnic, attached, limited_by_libvirt, from }))

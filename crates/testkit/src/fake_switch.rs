@@ -58,6 +58,8 @@ pub struct State {
     pub directions: Directions,
     /// It is of a release that knows neither directions nor RDMA.
     pub earlier: bool,
+    /// It is of a release that knows RDMA, and copies all frames.
+    pub copies: bool,
     /// Its RDMA devices.
     pub rdma: Vec<RdmaDevice>,
     /// Connections accepted by this value.
@@ -262,7 +264,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
                 directable: !state.earlier,
                 shares_queues: !state.earlier,
                 knows_rdma: !state.earlier,
-                knows_zero_copy: !state.earlier,
+                knows_zero_copy: !state.earlier && !state.copies,
                 rdma: state.rdma.clone(),
             });
         }
@@ -271,6 +273,9 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
             state.host = Some(host);
         }
         Request::SetPort { vnic, .. } if state.earlier && vnic.transport != Transport::default() => {
+            panic!("an earlier release cannot read this")
+        }
+        Request::SetPort { vnic, .. } if (state.earlier || state.copies) && vnic.zero_copy => {
             panic!("an earlier release cannot read this")
         }
         Request::SetPort { vnic, link } => {

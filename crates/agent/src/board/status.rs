@@ -91,6 +91,7 @@ fn attention(
         suspended_deadlines(vnics),
         host_latency(host, recent),
         no_rdma(vnics, network),
+        no_zero_copy(vnics),
         drift(recent),
     ]
     .concat();
@@ -231,6 +232,19 @@ fn no_rdma(vnics: &Vnics, (uplinks, _): Network<'_>) -> Vec<Attention> {
     let of_uplinks =
         of_uplinks.map(|all| Attention { next: format!("tidegate uplink {}", all.about[0]), ..all });
     of_uplinks.chain(of_vnics).collect()
+}
+
+/// Lists vNICs whose frames are copied although they ask for zero copy. A VM that is off or migrates is no trouble.
+fn no_zero_copy(vnics: &Vnics) -> Vec<Attention> {
+    let in_force = vnics.values().filter(|view| view.state == State::InForce);
+    let them = in_force.filter_map(|view| {
+        let pairs = &view.rdma.as_ref()?.pairs;
+        let mut told =
+            pairs.iter().filter_map(|pair| pair.zero_copy.as_ref()).filter(|said| !said.is_temporary);
+        Some((view.name.as_str(), told.find_map(|said| said.copied_because.as_deref())?))
+    });
+    let them = by_reason(AttentionKind::NoZeroCopy, them).into_iter();
+    them.map(|all| Attention { next: format!("tidegate vnic show {}", all.about[0]), ..all }).collect()
 }
 
 /// Reports long worker loops, if a vNIC was promised a delay: otherwise no promise was broken.
@@ -385,6 +399,28 @@ mod tests {
         assert_eq!(said[0], ("net0", "its port is down", "tidegate uplink net0"));
         assert_eq!(said[1], ("b", "no memory", "tidegate vnic show b"));
         assert_eq!((said[2].0, said.len()), ("d", 3));
+    }
+
+    #[test]
+    fn zero_copy_that_stays_away_is_told_and_a_vm_that_is_off_is_not() {
+        use crate::views::{VnicQueuePair, VnicRdma};
+        use tidegate_evidence::ZeroCopyStatus;
+        let with = |name: &str, why: Option<&str>, is_temporary| {
+            let zero_copy =
+                ZeroCopyStatus { copied_because: why.map(Into::into), is_temporary, registered: 0 };
+            let pair = VnicQueuePair { zero_copy: Some(zero_copy), ..VnicQueuePair::default() };
+            VnicView { rdma: Some(VnicRdma { pairs: vec![pair], ..VnicRdma::default() }), ..in_force(name) }
+        };
+        let all = vnics([
+            with("a", Some("not preallocated"), false),
+            with("b", Some("no front end is connected"), true),
+            with("c", None, false),
+            in_force("d"),
+        ]);
+        let status = status(&host(), &all, (&BTreeMap::new(), &[]), &places(), Recent::default());
+        let [one] = &status.attention[..] else { panic!("{:?}", status.attention) };
+        assert_eq!((one.kind, &one.about[..]), (AttentionKind::NoZeroCopy, &["a".to_owned()][..]));
+        assert_eq!((one.what.as_str(), one.next.as_str()), ("not preallocated", "tidegate vnic show a"));
     }
 
     #[test]

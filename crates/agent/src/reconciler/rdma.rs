@@ -8,7 +8,7 @@
 use crate::views::{RdmaWay, VnicQueuePair, VnicRdma};
 use std::collections::{BTreeMap, HashSet};
 use tidegate_contract::{Remote, Transport, Uplink, Vnic, rdma};
-use tidegate_evidence::{MemberStatus, RDMA_MEMBERS, RdmaStatus};
+use tidegate_evidence::{MemberStatus, QueuePairStatus, RDMA_MEMBERS, RdmaStatus, ZeroCopyStatus};
 
 /// Returns the queue pairs and ways of a vNIC over these uplinks, which have a device; `None` without RDMA.
 pub(super) fn of_vnic<'a, R: Iterator<Item = &'a Remote>>(
@@ -48,6 +48,8 @@ pub(super) fn of_vnic<'a, R: Iterator<Item = &'a Remote>>(
             number,
             error,
             failures: pair.map_or(0, |pair| pair.failures),
+            zero_copy: pair.filter(|_| vnic.zero_copy && number.is_some()).map(zero_copy),
+            counts: vnic.zero_copy.then_some(status.counts),
         });
     }
     let known: HashSet<_> = ways.iter().map(|way| way.mac).collect();
@@ -68,19 +70,33 @@ pub(super) fn of_vnic<'a, R: Iterator<Item = &'a Remote>>(
     Some(VnicRdma { pairs, ways, cut })
 }
 
+/// Returns the zero copy of a vNIC that asks for it.
+fn zero_copy(pair: &QueuePairStatus) -> ZeroCopyStatus {
+    pair.zero_copy.clone().unwrap_or_else(|| ZeroCopyStatus {
+        copied_because: Some(
+            "this switch is of an earlier release, which copies all frames: upgrade it".into(),
+        ),
+        ..ZeroCopyStatus::default()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use tidegate_contract::Mac;
-    use tidegate_evidence::QueuePairStatus;
 
     const MAC: fn(u8) -> Mac = |last| Mac([2, 0, 0, 0, 0, last]);
 
     /// Returns the ways of a vNIC of MTU 1500 to two remotes, of addresses 2 and 4, while the switch says `status`.
     fn said(status: RdmaStatus) -> VnicRdma {
+        said_of(status, false)
+    }
+
+    /// The same of a vNIC with this `zero-copy`.
+    fn said_of(status: RdmaStatus, zero_copy: bool) -> VnicRdma {
         let mut vnic = tidegate_testkit::contract::vnic("a", 1);
         assert_eq!(of_vnic(&vnic, ([].iter(), &BTreeMap::new()), std::iter::empty), None);
-        vnic.transport = Transport::Rdma;
+        (vnic.transport, vnic.zero_copy) = (Transport::Rdma, zero_copy);
         let remote = |last| Remote {
             name: "r".into(),
             mac: MAC(last),
@@ -151,6 +167,25 @@ mod tests {
         let rdma = said(RdmaStatus { error: why.map(Into::into), ..RdmaStatus::default() });
         assert_eq!((rdma.pairs.len(), rdma.pairs[0].error.as_deref()), (1, why));
         assert_eq!(ways(&rdma), [(MAC(2), why, None), (MAC(4), why, None)]);
+    }
+
+    #[test]
+    fn zero_copy_is_told_where_it_is_asked_for_and_has_a_queue_pair() {
+        let there = ZeroCopyStatus { registered: 1 << 30, ..ZeroCopyStatus::default() };
+        let mut status = with_pair(vec![]);
+        status.pairs[0].zero_copy = Some(there.clone());
+        status.counts.zero_copied_out = 7;
+        let pair = |status: &RdmaStatus, asks| said_of(status.clone(), asks).pairs.remove(0);
+        assert_eq!((pair(&status, false).zero_copy, pair(&status, false).counts), (None, None));
+        assert_eq!(pair(&status, true).zero_copy, Some(there));
+        assert_eq!(pair(&status, true).counts.map(|counts| counts.zero_copied_out), Some(7));
+        // An earlier release says nothing of it.
+        status.pairs[0].zero_copy = None;
+        let why = pair(&status, true).zero_copy.and_then(|zero_copy| zero_copy.copied_because);
+        assert!(why.is_some_and(|why| why.contains("earlier release")));
+        // The queue pair comes first.
+        status.pairs[0].queue_pair = None;
+        assert_eq!(pair(&status, true).zero_copy, None);
     }
 
     #[test]

@@ -87,6 +87,8 @@ pub enum AttentionKind {
     HostLatency,
     /// A device for RDMA is of no use, or a vNIC has no queue pair: frames go as VXLAN.
     NoRdma,
+    /// A vNIC that asks for zero copy has none, for a reason that stays: its frames are copied.
+    NoZeroCopy,
     /// Work is not on the CPU that the plan gives it, or frames of a NIC are not steered.
     UnplacedWork,
     /// Another program or a setting contradicts the plan of CPUs.
@@ -97,7 +99,7 @@ pub enum AttentionKind {
 
 impl AttentionKind {
     /// All kinds.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::PlaceAway,
         Self::DeniedCall,
         Self::Problem,
@@ -111,6 +113,7 @@ impl AttentionKind {
         Self::ImpossibleDeadline,
         Self::HostLatency,
         Self::NoRdma,
+        Self::NoZeroCopy,
         Self::UnplacedWork,
         Self::CpuConflict,
         Self::Drift,
@@ -132,6 +135,7 @@ impl AttentionKind {
             Self::ImpossibleDeadline => "impossible-deadline",
             Self::HostLatency => "host-latency",
             Self::NoRdma => "no-rdma",
+            Self::NoZeroCopy => "no-zero-copy",
             Self::UnplacedWork => "unplaced-work",
             Self::CpuConflict => "cpu-conflict",
             Self::Drift => "drift",

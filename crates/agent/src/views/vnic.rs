@@ -5,7 +5,9 @@ use super::window::WindowView;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tidegate_contract::{Mac, Rate, Vnic};
-use tidegate_evidence::{Connection, Figure, HeldUp, NetworkPath, SharedStatus, Unknown, VnicStats};
+use tidegate_evidence::{
+    Connection, Figure, HeldUp, NetworkPath, RdmaCounts, SharedStatus, Unknown, VnicStats, ZeroCopyStatus,
+};
 use utoipa::ToSchema;
 
 /// Whether a contract is kept.
@@ -149,6 +151,12 @@ pub struct VnicQueuePair {
     pub error: Option<String>,
     /// Queue pairs that failed, and were replaced.
     pub failures: u64,
+    /// With `zero-copy = true`, while there is a queue pair: whether it is in force, or why frames are copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zero_copy: Option<ZeroCopyStatus>,
+    /// With `zero-copy = true`: counters of the uplink's RDMA, of all its vNICs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts: Option<RdmaCounts>,
 }
 
 /// The way of frames to one vNIC of another host.

@@ -120,7 +120,7 @@ pub(super) fn check(errors: &mut ErrorList, document: &Document) {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Transport, check_set, parse};
+    use crate::{Transport, check_set, parse, set_key};
 
     const HOST: &str = "\
 [uplink.net0]
@@ -191,6 +191,35 @@ transport = \"rdma\"
             let said = errors(&HOST.replacen(from, to, 1));
             assert!(said.contains(expected), "{from} -> {to}: {said}");
         }
+    }
+
+    #[test]
+    fn zero_copy_needs_memory_that_the_switch_shares_and_a_queue_pair() {
+        let with = |change: &[(&str, &str)]| {
+            let text = HOST.replace("\"rdma\"\n", "\"rdma\"\nzero-copy = true\n");
+            change.iter().fold(text, |text, (from, to)| text.replace(from, to))
+        };
+        assert_eq!(errors(&with(&[])), "");
+        let vnic = parse(&with(&[]), "a.toml").expect("parses").vnics.remove(0).value;
+        assert!(vnic.zero_copy && vnic.to_toml().contains("zero-copy = true"), "{}", vnic.to_toml());
+        let unset = set_key(&vnic, &[("zero-copy".into(), "false".into())]).expect("valid");
+        assert!(!unset.zero_copy && !unset.to_toml().contains("zero-copy"));
+        let vhost_user = "{ vhost-user = \"/run/tidegate/vm/a.sock\" }";
+        let said = errors(&with(&[("transport = \"rdma\"\n", "")]));
+        assert!(said.contains("vnic.a.zero-copy: it has no effect without transport = \"rdma\""), "{said}");
+        for (attach, kind) in [
+            ("{ tap = \"tap0\" }", "tap"),
+            ("{ netdev = \"vnet0\" }", "netdev"),
+            ("{ vf = \"eth0/1\" }", "vf"),
+        ] {
+            let said = errors(&with(&[(vhost_user, attach)]));
+            assert!(
+                said.contains(&format!("vnic.a.zero-copy: a {kind} attachment shares no memory")),
+                "{said}"
+            );
+        }
+        let said = errors(&with(&[("zero-copy = true", "zero-copy = \"yes\"")]));
+        assert!(said.contains("vnic.a.zero-copy: expected true or false, found string"), "{said}");
     }
 
     #[test]

@@ -120,6 +120,40 @@ fn a_vhostuser_interface_is_a_port_of_the_switch() {
 }
 
 #[test]
+fn zero_copy_is_refused_where_memory_may_be_taken_away() {
+    let port = "<interface type='vhostuser'><mac address='52:54:00:00:00:02'/><source type='unix' path='/run/tidegate/vm/a.sock' \
+                mode='client'/></interface>\n";
+    let asked = |zero_copy| {
+        contracts(&format!(
+            "<tg:vnic mac='52:54:00:00:00:02' segment='42' transport='rdma' zero-copy='{zero_copy}'/>"
+        ))
+    };
+    let memory = "<memoryBacking><source type='memfd'/><access mode='shared'/><allocation mode='immediate'/></memoryBacking>";
+    let with = |zero_copy, memory: &str, balloon: &str| {
+        domain(&asked(zero_copy), &format!("{port}{balloon}"))
+            .replace("<devices>", &format!("{memory}\n<devices>"))
+    };
+    let none = "<memballoon model='none'/>";
+    let done = translate(&with("true", memory, none), "a.xml").expect("translated");
+    assert!(done.contracts[0].vnic.zero_copy);
+    // Without zero copy all is as it was.
+    translate(&with("false", "", "<memballoon model='virtio'/>"), "a.xml").expect("translated");
+
+    let said =
+        translate(&with("true", memory, "<memballoon model='virtio'/>"), "a.xml").unwrap_err().to_string();
+    assert!(
+        said.contains("a.xml:7:1")
+            && said.contains("vnic.web-1-525400000002.zero-copy: a balloon takes pages"),
+        "{said}"
+    );
+    assert!(said.contains("model='none'/> into <devices>; or remove zero-copy from the metadata"), "{said}");
+    let said = translate(&with("true", "", none), "a.xml").unwrap_err().to_string();
+    assert!(said.contains("neither memfd nor huge pages") && said.contains("<domain type"), "{said}");
+    let said = refused(&contracts("<tg:vnic mac='52:54:00:00:00:01' zero-copy='true'/>"), &bridge(none));
+    assert!(said.contains("a netdev attachment shares no memory of the guest with the switch"), "{said}");
+}
+
+#[test]
 fn a_domain_without_requests_gets_no_contract() {
     let done = translate(&domain("<other xmlns='urn:x'/>", &bridge("")), "web.xml").expect("translated");
     assert_eq!((done.contracts, done.notes), (vec![], vec![]));

@@ -127,6 +127,36 @@ fn an_earlier_release_is_told_of_no_rdma_and_new_contracts_are_refused() {
 }
 
 #[test]
+fn a_release_that_copies_is_told_of_no_zero_copy_and_new_contracts_are_refused() {
+    let mut scene = scene([15_795, 15_796]);
+    scene.uplink.rdma = Some("rxe0".into());
+    scene.switch.state().copies = true;
+    scene.want_vnic();
+    scene.vnics[0].zero_copy = true;
+    let refused = scene.round().unwrap_err();
+    assert!(refused[0].reason.starts_with("zero-copy = true cannot be kept: this switch"), "{refused:?}");
+    let there = |scene: &Scene| {
+        let vnic = &scene.switch.state().ports["a"].vnic;
+        (vnic.transport, vnic.zero_copy)
+    };
+    for earlier in [false, true] {
+        scene.switch.state().copies = false;
+        scene.switch.state().earlier = false;
+        scene.switch.restart();
+        scene.round().unwrap();
+        assert_eq!(there(&scene), (Transport::Rdma, true), "after an upgrade");
+        // After a downgrade the contract in force goes on with copies, or as VXLAN.
+        scene.switch.state().copies = true;
+        scene.switch.state().earlier = earlier;
+        scene.switch.restart();
+        scene.round().unwrap();
+        let transport = if earlier { Transport::Uplink } else { Transport::Rdma };
+        assert_eq!(there(&scene), (transport, false));
+        assert!(scene.round().unwrap().is_empty(), "not again and again");
+    }
+}
+
+#[test]
 fn an_address_that_the_device_gets_later_is_seen() {
     let mut scene = scene([15_793, 15_794]);
     let addresses = std::mem::take(&mut scene.switch.state().rdma[0].addresses);

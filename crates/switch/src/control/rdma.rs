@@ -73,7 +73,7 @@ pub(super) fn check(UplinkStatus { uplink, rdma, .. }: &mut UplinkStatus) -> Res
 mod tests {
     use super::*;
     use tidegate_contract::testing;
-    use tidegate_evidence::{MemberStatus, QueuePairStatus, RdmaStatus};
+    use tidegate_evidence::{MemberStatus, QueuePairStatus, RdmaStatus, ZeroCopyStatus};
 
     fn device(name: &str) -> RdmaDevice {
         RdmaDevice { name: name.into(), ..RdmaDevice::default() }
@@ -114,6 +114,11 @@ mod tests {
             let mut status: UplinkStatus = serde_json::from_value(status).unwrap();
             check(&mut status).map(|()| status)
         };
+        let hostile =
+            ZeroCopyStatus { copied_because: Some("\u{1b}[2Jno".into()), ..ZeroCopyStatus::default() };
+        let zero_copy = QueuePairStatus { zero_copy: Some(hostile), ..pair("web") };
+        let told = says("rxe0", vec![zero_copy], vec![]).unwrap().rdma.unwrap().pairs[0].zero_copy.clone();
+        assert!(!told.unwrap().copied_because.unwrap().contains('\u{1b}'));
         let good =
             says("rxe0", vec![pair("web")], vec![member(&peer, None), member(&peer, Some("db"))]).unwrap();
         assert!(!good.rdma.unwrap().members[0].error.as_ref().unwrap().contains('\u{1b}'));

@@ -1,10 +1,10 @@
 //! RDMA of a vNIC and of an uplink, as text.
 
-use crate::format::count;
+use crate::format::{count, size};
 use crate::table::{Align, Table};
 use std::fmt::Write;
 use tidegate_agent::views::VnicRdma;
-use tidegate_evidence::RdmaStatus;
+use tidegate_evidence::{RdmaCounts, RdmaStatus, ZeroCopyStatus};
 use tidegate_visible::visible;
 
 /// Returns which way the frames of a vNIC go to vNICs of other hosts.
@@ -19,6 +19,9 @@ pub fn of_vnic(rdma: &VnicRdma) -> String {
         let failures =
             if pair.failures > 0 { format!(", {} replaced", count(pair.failures)) } else { String::new() };
         let _ = writeln!(out, "  {} at {}: {state}{failures}", pair.device, pair.uplink);
+        out += &pair.zero_copy.as_ref().map(zero_copy).unwrap_or_default();
+        let counts = pair.counts.iter();
+        counts.for_each(|counts| out += &zero_copied(counts, &format!("  {} in all", pair.uplink)));
     }
     if rdma.pairs.is_empty() {
         out += "  the switch has no device for it: frames go as VXLAN\n";
@@ -50,6 +53,27 @@ pub fn of_vnic(rdma: &VnicRdma) -> String {
     out
 }
 
+/// Returns whether zero copy is in force, or why not.
+fn zero_copy(status: &ZeroCopyStatus) -> String {
+    match &status.copied_because {
+        Some(why) => format!("  zero copy: no: {}\n", visible(why)),
+        None => format!("  zero copy: yes, with {} of the guest's memory\n", size(status.registered)),
+    }
+}
+
+/// Returns what was copied and what was not, of all vNICs of an uplink, both ways.
+fn zero_copied(counts: &RdmaCounts, of: &str) -> String {
+    let mut out = String::new();
+    for (way, frames, zero_copied, copied) in [
+        ("out", counts.zero_copied_out, counts.zero_copied_out_bytes, counts.copied_out),
+        ("in", counts.zero_copied_in, counts.zero_copied_in_bytes, counts.copied_in),
+    ] {
+        let (frames, zero_copied, copied) = (count(frames), size(zero_copied), size(copied));
+        let _ = writeln!(out, "{of}, {way}: {zero_copied} of {frames} frames zero-copied, {copied} copied");
+    }
+    out
+}
+
 /// Returns the queue pairs, members and counters of an uplink.
 pub fn of_uplink(status: &RdmaStatus) -> String {
     let mut out = format!("\nRDMA by {}, datagrams of {} bytes\n", status.device, status.mtu);
@@ -66,10 +90,16 @@ pub fn of_uplink(status: &RdmaStatus) -> String {
         ("with another source", counts.spoofed),
         ("malformed", counts.malformed),
         ("waited for a buffer", counts.no_buffers),
+        ("in too many pieces", counts.too_many_pieces),
+        ("in no region", counts.no_region),
+        ("guests with holes", counts.holes),
     ] {
         if number > 0 || what.len() < 9 {
             let _ = writeln!(out, "  {what:<20}  {}", count(number));
         }
+    }
+    if counts.zero_copied_out > 0 || counts.zero_copied_in > 0 {
+        out += &zero_copied(counts, "  of it");
     }
     out
 }
@@ -104,6 +134,38 @@ mod tests {
         assert!(text.contains("RDMA; packets beyond 1400 bytes as VXLAN"), "{text}");
         assert!(text.ends_with("than it tells: others are not shown\n"), "{text}");
         assert!(of_vnic(&VnicRdma::default()).contains("no device for it"));
+    }
+
+    #[test]
+    fn zero_copy_is_told_with_its_figures() {
+        let counts = RdmaCounts {
+            zero_copied_out: 1_000,
+            zero_copied_out_bytes: 4_000_000,
+            copied_out: 192_000,
+            no_region: 5,
+            ..RdmaCounts::default()
+        };
+        let pair = |copied_because: Option<&str>| VnicQueuePair {
+            uplink: "net0".into(),
+            number: Some(17),
+            zero_copy: Some(ZeroCopyStatus {
+                copied_because: copied_because.map(Into::into),
+                registered: 1 << 30,
+                ..ZeroCopyStatus::default()
+            }),
+            counts: Some(counts),
+            ..VnicQueuePair::default()
+        };
+        let pairs = vec![pair(None), pair(Some("\u{1b}not preallocated"))];
+        let text = of_vnic(&VnicRdma { pairs, ..VnicRdma::default() });
+        assert!(text.contains("\n  zero copy: yes, with 1.07 GB of the guest's memory\n"), "{text}");
+        assert!(text.contains("zero copy: no: ") && !text.contains('\u{1b}'), "{text}");
+        let out = "net0 in all, out: 4.00 MB of 1,000 frames zero-copied, 192 kB copied\n";
+        assert!(text.contains(out), "{text}");
+        let status = RdmaStatus { counts, ..RdmaStatus::default() };
+        let text = of_uplink(&status);
+        assert!(text.contains("of it, out: 4.00 MB") && text.contains("in no region          5"), "{text}");
+        assert!(!text.contains("guests with holes"), "{text}");
     }
 
     #[test]

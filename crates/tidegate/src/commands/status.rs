@@ -140,6 +140,7 @@ fn title(kind: AttentionKind) -> &'static str {
         AttentionKind::ImpossibleDeadline => "no CPU for a deadline",
         AttentionKind::HostLatency => "host too slow",
         AttentionKind::NoRdma => "no RDMA",
+        AttentionKind::NoZeroCopy => "no zero copy",
         AttentionKind::UnplacedWork => "work elsewhere than planned",
         AttentionKind::CpuConflict => "plan of CPUs contradicted",
         AttentionKind::Drift => "drift",
