@@ -16,15 +16,15 @@ use tidegate_verbs::Status;
 const COPIED: u64 = (HEADER_MAX + header::LEN) as u64;
 
 /// The time at which the tests begin (ns).
-const BEGIN: u64 = 1_000_000;
+pub const BEGIN: u64 = 1_000_000;
 
 /// Two links, of which the first one's guest has zero copy.
-struct Zero {
-    scene: Scene,
+pub struct Zero {
+    pub scene: Scene,
     guest: Guest,
 }
 
-fn zero() -> Zero {
+pub fn zero() -> Zero {
     set_time(BEGIN);
     let (mut scene, guest) = (scene(), Guest::new());
     let tables = Tables::new(scene.tables[0].pairs().to_vec(), scene.tables[0].members().cloned().collect());
@@ -36,7 +36,7 @@ fn zero() -> Zero {
 impl Zero {
     /// Moves the bytes behind a frame's head into the guest's memory, cut at these places, each piece behind a gap or in
     /// another region.
-    fn moved(&mut self, mut sent: Sent, cuts: &[(prop::sample::Index, usize, bool)]) -> Sent {
+    pub fn moved(&mut self, mut sent: Sent, cuts: &[(prop::sample::Index, usize, bool)]) -> Sent {
         let body = bytes(&[], sent.frame.payload());
         let mut ends: Vec<_> = cuts.iter().map(|(at, ..)| at.index(body.len() + 1)).collect();
         ends.sort_unstable();
