@@ -314,15 +314,13 @@ impl GuestMemory {
     }
 
     /// Returns the blocks that each of its files has now; `None` if one lacks some, is on a disk, or is not known. Fewer blocks
-    /// than before are holes: whoever still has the former pages, such as a device, has others than the guest.
+    /// than before are holes: a device that still has the former pages has others than the guest.
     pub fn blocks(&self) -> Option<Vec<i64>> {
         // Memory alone answers at once.
         let is_known = self.disk.is_none() && !self.files.0.is_empty();
-        let whole = |file: &Box<dyn AsFd + Send + Sync>| {
-            let stat = fstat(file.as_ref()).ok().filter(backing::is_whole)?;
-            Some(stat.st_blocks)
-        };
-        self.files.0.iter().map(whole).collect::<Option<_>>().filter(|_| is_known)
+        let whole =
+            |file: &(dyn AsFd + Send + Sync)| Some(fstat(file).ok().filter(backing::is_whole)?.st_blocks);
+        self.files.0.iter().map(|file| whole(file.as_ref())).collect::<Option<_>>().filter(|_| is_known)
     }
 
     /// Returns its regions in this process: first byte and length (bytes) of each.
