@@ -6,7 +6,7 @@
 
 use super::harness::dirty::{Log, migrating};
 use super::harness::fabric::{Two, two_with};
-use super::harness::{PATIENCE, udp, vnic};
+use super::harness::{PATIENCE, bytes_in, measured, pump, udp, vnic};
 use std::time::{Duration, Instant};
 use tidegate_frontend::front_end::Options;
 use tidegate_verbs::simulated::{Datagram, Fate};
@@ -227,4 +227,20 @@ fn a_ring_that_is_restarted_in_a_loop_loses_no_buffer() {
     two.until_members();
     two.until_landing();
     two.all_arrive(300);
+}
+
+/// What lands waits for its receiver's rate like what is copied.
+#[test]
+fn the_receivers_rate_holds_for_frames_that_land() {
+    let mut two = two_with(&format!("{ZERO_COPY}\nrx.max = \"20mbit\""), &Options::default());
+    two.until_landing();
+    let before = two.sides[1].counts().zero_copied_in;
+    measured("part of the rate", 0.5..=1.1, || {
+        let frame = two.frame(0, 1000);
+        let [sender, receiver] = &mut two.sides;
+        let (bytes, took) =
+            pump(Duration::from_secs(1), &mut [(&mut sender.guest, frame)], &mut receiver.guest);
+        bytes[0] as f64 / bytes_in(20_000_000, took)
+    });
+    assert!(two.sides[1].counts().zero_copied_in > before + 100);
 }

@@ -10,10 +10,11 @@
 //! guest has too few of.
 
 use super::counters::Counters;
+use super::gather;
 use super::guest::GuestRegions;
 use super::landing::{self, Landing};
 use super::memory::Buffers;
-use super::setup::{PAIRS, Place, RECEIVES, SENDS, Setup};
+use super::setup::{LONGEST, PAIRS, Place, RECEIVES, SENDS, Setup};
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::virtio::{Single, Span};
 use smallvec::SmallVec;
@@ -25,13 +26,13 @@ use tidegate_verbs::{Depths, Error, GRH, Piece, QueuePair, Receive, Region, Send
 
 /// Most buffers that are posted at once.
 pub const TOGETHER: usize = 16;
-/// Longest datagram (bytes) that finds room, whatever the port's MTU is: the largest MTU of RoCE. A longer one than its
-/// buffer costs the queue pair, and the port's MTU may be raised, or be smaller than the sender's.
-pub(super) const LONGEST: usize = 4096;
 /// With a landing, so many buffers are posted at least: those of the region fill up.
 pub(super) const LEAST: u32 = 32;
+/// Pieces of a slot's request: scratch and buffers.
+const OF_SLOT: u32 = 1 + landing::BUFFERS as u32;
 /// Most pieces of a request, if the device takes as many.
-const PIECES: u32 = 1 + landing::BUFFERS as u32;
+const PIECES: u32 = if OF_SLOT > OF_SEND { OF_SLOT } else { OF_SEND };
+const OF_SEND: u32 = 1 + gather::MOST as u32;
 
 /// A queue pair. Its drop destroys it, which is no work for a worker.
 #[derive(Debug)]
@@ -44,6 +45,8 @@ pub struct LocalPair {
     pub vni: u32,
     /// Its address: frames from others do not leave by it, since they would be refused.
     pub mac: Mac,
+    /// Most pieces of a send.
+    pub(super) pieces: usize,
     queue_pair: QueuePair,
     buffers: Buffers,
     /// A bit for each: the device has it. Written by its worker alone, after it was made.
@@ -53,8 +56,6 @@ pub struct LocalPair {
     tag: u64,
     /// Buffers of the region that the device has. Written by the worker that notes them.
     has: AtomicU32,
-    /// Most pieces of a request.
-    pieces: u32,
     landing: OnceLock<Arc<Landing>>,
     /// After the queue pair: told when the device has destroyed that.
     over: Over,
@@ -104,7 +105,7 @@ impl LocalPair {
         // Each buffer begins at a line of the cache.
         let size = (GRH + LONGEST).next_multiple_of(64);
         let buffers = Region::new(&setup.device, RECEIVES as usize * size)?;
-        let pieces = PIECES.min(setup.device.pieces());
+        let pieces = setup.device.pieces().clamp(1, PIECES);
         let depths = Depths { send: SENDS, receive: RECEIVES, pieces };
         let queue_pair = QueuePair::new(&setup.device, &setup.sends, &setup.receives, depths, q_key)?;
         Ok(Self {
@@ -112,13 +113,13 @@ impl LocalPair {
             segment,
             vni,
             mac,
+            pieces: pieces as usize,
             queue_pair,
             buffers: Buffers::new(buffers, size),
             posted: Default::default(),
             failed: AtomicBool::new(false),
             tag: place.tag() << u16::BITS,
             has: AtomicU32::new(0),
-            pieces,
             landing: OnceLock::new(),
             over: Over::default(),
             _place: place,
@@ -207,7 +208,7 @@ impl LocalPair {
 
     /// Whether it may have a landing: it had none, and its device takes requests of enough pieces.
     pub fn may_land(&self) -> bool {
-        self.landing.get().is_none() && self.pieces == PIECES && !self.is_failed()
+        self.landing.get().is_none() && self.pieces >= OF_SLOT as usize && !self.is_failed()
     }
 
     /// Returns what is set when the device has destroyed it.
@@ -238,7 +239,7 @@ impl LocalPair {
         slots: &[u16],
         chains: impl Fn(u16) -> &'a [Single],
     ) -> Result<(), usize> {
-        let mut pieces = SmallVec::<[SmallVec<[Piece<'_>; PIECES as usize]>; TOGETHER]>::new();
+        let mut pieces = SmallVec::<[SmallVec<[Piece<'_>; OF_SLOT as usize]>; TOGETHER]>::new();
         for at in slots.iter().take(TOGETHER) {
             let own =
                 Piece { region: scratch.region(), from: scratch.place(*at), len: landing::SCRATCH as u32 };

@@ -20,6 +20,9 @@ pub const RECEIVES: u32 = 256;
 pub const SENDS: u32 = 512;
 /// Most queue pairs of a link: the completions of all their buffers fit into one queue.
 pub const PAIRS: usize = 63;
+/// Longest datagram (bytes) that finds room, whatever the port's MTU is: the largest MTU of RoCE. A longer one than its
+/// buffer costs the queue pair, and the port's MTU may be raised, or be smaller than the sender's.
+pub const LONGEST: usize = 4096;
 /// Completions of receives that the queue holds: those of all pairs, and of one that is replaced.
 const RECEIVE_ENTRIES: u32 = (PAIRS as u32 + 1) * RECEIVES;
 

@@ -29,7 +29,7 @@ pub enum Stage {
     Landed,
     /// The guest has its buffers, and its frame is on the way back.
     Delivered,
-    /// Its buffers are the port's, filled with what nobody gets.
+    /// Its buffers are the port's, with bytes that no driver is shown.
     Returned,
 }
 

@@ -1,50 +1,36 @@
-//! Where frames land in guests' buffers: begun, and ended.
-//!
-//! ```text
-//!  vNIC whose memory is lent, its queue pair in force ─▶ Landing ─▶ uplink's worker, then the port's
-//!  held, other memory, failed, no zero copy ─▶ nothing more is posted ─▶ another queue pair ─▶ the device is done, frames are back
-//!                                                                          ─▶ buffers are the guest's ─▶ its memory is free
-//! ```
-//!
-//! A landing uses the memory like the link does: a port's thread that [holds](super::guests) the memory waits for this end, too.
+//! Where frames land in guests' buffers: the landings of one link.
 
-use super::making::Making;
-use super::wanted::Wished;
-use crate::clock::clock;
 use crate::fdb::PortIndex;
-use crate::link::rdma::{Feed, GuestRegions, Landing, LocalPair};
-use crate::server::Switch;
-use crate::worker::Worker;
+use crate::link::rdma::{GuestRegions, Landing};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Whether there are landings at all.
-pub(super) const LANDS: bool = true;
 /// Frames that are still on their way so long after nothing more is posted are dropped (ns).
-const LINGER: u64 = 50_000_000;
+pub(super) const LINGER: u64 = 50_000_000;
 /// Time between two tries at a port whose guest takes none (ns).
-const TRY_EVERY: u64 = 1_000_000_000;
+pub(super) const TRY_EVERY: u64 = 1_000_000_000;
 
 /// The landings of one uplink's link.
 #[derive(Default)]
 pub(super) struct Landings {
-    by_port: BTreeMap<PortIndex, Entry>,
+    pub(super) by_port: BTreeMap<PortIndex, Entry>,
     /// When those without are looked at again (ns).
-    try_at: BTreeMap<PortIndex, u64>,
+    pub(super) try_at: BTreeMap<PortIndex, u64>,
     /// Numbers of those that ended, and that the link still knows.
-    ended: Vec<u32>,
+    pub(super) ended: Vec<u32>,
 }
 
-struct Entry {
-    landing: Arc<Landing>,
+/// One of them.
+pub(super) struct Entry {
+    pub(super) landing: Arc<Landing>,
     /// The number of its queue pair.
-    queue_pair: u32,
+    pub(super) queue_pair: u32,
     /// Its end is the use's.
-    guest: Arc<GuestRegions>,
+    pub(super) guest: Arc<GuestRegions>,
     /// Since when nothing more is posted (ns).
-    closed_at: Option<u64>,
+    pub(super) closed_at: Option<u64>,
     /// Frames to the port were dropped.
-    is_cleared: bool,
+    pub(super) is_cleared: bool,
 }
 
 impl Landings {
@@ -56,128 +42,5 @@ impl Landings {
     /// Whether some are being ended.
     pub(super) fn are_ending(&self) -> bool {
         self.by_port.values().any(|entry| entry.closed_at.is_some())
-    }
-}
-
-impl Switch {
-    /// Ends the landings of a link that are not to be any more, or of one that `is_leaving` all, and goes on with the ends of
-    /// others. Before the link's [step](Making::step), which replaces their queue pairs.
-    pub(super) fn end_landings(&self, making: &mut Making, is_leaving: bool) {
-        let now = clock();
-        let are_off = is_leaving || self.rdma.are_landings_off();
-        for port in making.landings.by_port.keys().copied().collect::<Vec<_>>() {
-            let Some(entry) = making.landings.by_port.get(&port) else { continue };
-            let (number, queue_pair) = (entry.landing.number, entry.queue_pair);
-            let stays = !are_off && making.keeps(port, queue_pair, &entry.guest);
-            if !stays && entry.closed_at.is_none() {
-                tracing::info!(port, "frames land in the guest's buffers no more");
-                self.close_landing(making, port, now);
-            }
-            let Some(entry) = making.landings.by_port.get_mut(&port) else { continue };
-            let Some(since) = entry.closed_at else { continue };
-            if entry.landing.are_out() && !entry.is_cleared && now.saturating_sub(since) > LINGER {
-                entry.is_cleared = true;
-                self.at_port(port, move |worker| worker.drop_to(port));
-            }
-            // A port that is gone has nothing left.
-            if entry.landing.is_over()
-                && self
-                    .at_port(port, move |worker| worker.end_landing(port, number))
-                    .is_none_or(|(is_done, _)| is_done)
-            {
-                making.landings.by_port.remove(&port);
-                making.landings.ended.push(number);
-            }
-        }
-    }
-
-    /// Lets a port post no buffers any more, and another queue pair take the place of the one that has them.
-    fn close_landing(&self, making: &mut Making, port: PortIndex, now: u64) {
-        let Some(entry) = making.landings.by_port.get_mut(&port) else { return };
-        entry.closed_at = Some(now);
-        let (number, queue_pair) = (entry.landing.number, entry.queue_pair);
-        // Dropped here: it may be the last owner of the queue pair.
-        drop(self.at_port(port, move |worker| worker.close_landing(port, number)));
-        making.replace(port, queue_pair);
-        making.landings.try_at.insert(port, now + TRY_EVERY);
-    }
-
-    /// Begins landings of a link whose tables are in force, and lets it forget those that ended.
-    pub(super) fn begin_landings(&self, wished: &Wished, making: &mut Making) {
-        let now = clock();
-        for number in std::mem::take(&mut making.landings.ended) {
-            drop(self.at_uplink(wished, move |worker, index| worker.forget_landing(index, number)));
-        }
-        if self.rdma.are_landings_off() {
-            return;
-        }
-        for (port, pair, guest) in making.may_land() {
-            let is_due = making.landings.try_at.get(&port).is_none_or(|at| *at <= now);
-            if making.landings.by_port.contains_key(&port) || !is_due {
-                continue;
-            }
-            making.landings.try_at.insert(port, now + TRY_EVERY);
-            match self.begin_landing(wished, making, (port, pair, guest)) {
-                Ok(()) => tracing::info!(port, "frames land in the guest's buffers"),
-                Err(why) => tracing::debug!(port, "no frame lands in the guest's buffers: {why}"),
-            }
-        }
-    }
-
-    fn begin_landing(
-        &self,
-        wished: &Wished,
-        making: &mut Making,
-        (port, pair, guest): (PortIndex, Arc<LocalPair>, Arc<GuestRegions>),
-    ) -> Result<(), String> {
-        if self.at_port(port, move |worker| worker.can_land(port)) != Some(true) {
-            return Err("its guest has no mergeable buffers, or several receive queues".into());
-        }
-        let queue_pair = pair.number();
-        let feed = Feed { pair, guest: guest.clone() };
-        let (landing, half) = Landing::new(&making.lane.setup, feed).map_err(|error| error.to_string())?;
-        let of_link = landing.clone();
-        let knows =
-            self.at_uplink(wished, move |worker, index| worker.set_landing(index, &of_link, queue_pair));
-        if knows != Some(true) {
-            return Err("the link has another queue pair".into());
-        }
-        let entry = Entry { landing, queue_pair, guest, closed_at: None, is_cleared: false };
-        making.landings.by_port.insert(port, entry);
-        // Before the look whether there may be any.
-        self.rdma.note_landing();
-        let refused = self.at_port(port, move |worker| worker.land(port, half).err());
-        let is_begun = matches!(refused, Some(None));
-        drop(refused);
-        // A port's thread that holds the memory waits for the end, even if that was asked for just now.
-        if !is_begun || making.is_held(port) || self.rdma.are_landings_off() {
-            self.close_landing(making, port, clock());
-            return Err("the guest changes its rings or memory".into());
-        }
-        Ok(())
-    }
-
-    /// Has the worker of a port do something; `None` if the port is gone.
-    fn at_port<T: Send + 'static>(
-        &self,
-        port: PortIndex,
-        work: impl FnOnce(&mut Worker) -> T + Send + 'static,
-    ) -> Option<T> {
-        // The port moves to no other worker meanwhile.
-        let table = self.lock();
-        let entry = table.entries.values().find(|entry| entry.index == port)?;
-        Some(self.workers[entry.worker].call_on(port, work))
-    }
-
-    /// The same of the worker of an uplink.
-    fn at_uplink<T: Send + 'static>(
-        &self,
-        wished: &Wished,
-        work: impl FnOnce(&mut Worker, PortIndex) -> T + Send + 'static,
-    ) -> Option<T> {
-        let table = self.lock();
-        let entry = table.uplinks.get(&wished.name).filter(|entry| wished.is_of(entry))?;
-        let index = entry.index;
-        Some(self.workers[entry.worker].call_on(index, move |worker| work(worker, index)))
     }
 }

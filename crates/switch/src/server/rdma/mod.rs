@@ -19,7 +19,7 @@
 //! - `guests`: guests' memory that a device may read, and who uses it
 //! - `registering`: registers it
 //! - `lending`: lends it to a link, and takes it back
-//! - `landings`: where frames land in it
+//! - `landings`: where frames land in it; `land`: begins and ends that
 //! - `making`: makes all these
 //! - `turn`: the thread
 //! - `status`: the state of an uplink's RDMA
@@ -27,6 +27,7 @@
 pub mod devices;
 mod guests;
 pub mod handles;
+mod land;
 mod landings;
 mod lending;
 mod making;

@@ -9,7 +9,6 @@
 //! no other.
 
 use super::guests::{Offer, Use};
-use super::landings::LANDS;
 use crate::fdb::PortIndex;
 use crate::link::rdma::Registered;
 use crate::virtio::GuestMemory;
@@ -21,7 +20,7 @@ use tidegate_service::housekeeping;
 use tidegate_verbs::{Access, Device, Error, Region};
 
 /// What the device does with the memory: it sends from it, and frames land there.
-const ACCESS: Access = if LANDS { Access::Write } else { Access::Read };
+const ACCESS: Access = Access::Write;
 
 /// Why the memory of some guests is of no use.
 pub(super) const NOT_WHOLE: &str = "guest memory is not preallocated in memory (memfd, tmpfs or hugetlbfs), and a device would have other pages than the guest: \

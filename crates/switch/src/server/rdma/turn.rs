@@ -7,7 +7,6 @@
 
 use super::devices::Devices;
 use super::guests::{Guests, Held, Kind};
-use super::landings::LANDS;
 use super::making::Making;
 use super::wanted::Wished;
 use crate::clock::clock;
@@ -116,7 +115,7 @@ impl Rdma {
 
     /// Whether no landing may be.
     pub(super) fn are_landings_off(&self) -> bool {
-        !LANDS || self.landings_off.load(Ordering::SeqCst)
+        self.landings_off.load(Ordering::SeqCst)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

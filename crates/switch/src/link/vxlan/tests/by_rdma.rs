@@ -14,15 +14,21 @@ use tidegate_uplink::stamp::{self, Key, KeyNumber, Keys};
 use tidegate_verbs::simulated::{Datagram, Fabric, Fate};
 
 /// Two links with the sender's and the receiver's vNIC as members.
-pub(super) struct Scene {
-    pub(super) fabric: Fabric,
-    pub(super) sides: [Side; 2],
-    pub(super) tables: [Arc<Tables>; 2],
-    pub(super) a: Host,
-    pub(super) b: Host,
+pub struct Scene {
+    pub fabric: Fabric,
+    pub sides: [Side; 2],
+    pub tables: [Arc<Tables>; 2],
+    pub a: Host,
+    pub b: Host,
 }
 
-pub(super) fn scene() -> Scene {
+/// The devices of a scene, with their tables.
+pub struct Devices {
+    pub sides: [Side; 2],
+    pub tables: [Arc<Tables>; 2],
+}
+
+pub fn scene() -> Scene {
     let fabric = Fabric::new();
     let sides = sides(&fabric, false);
     let setups = [&sides[0], &sides[1]].map(|side| Some(side.setup.clone()));
@@ -37,13 +43,19 @@ pub(super) fn scene() -> Scene {
 }
 
 impl Scene {
+    /// Returns the devices with the tables, and both links, for a worker that has one of them.
+    pub fn apart(self) -> (Devices, Host, Host) {
+        let Self { sides, tables, a, b, .. } = self;
+        (Devices { sides, tables }, a, b)
+    }
+
     /// Returns how many datagrams left by RDMA.
-    fn by_rdma(&self) -> u64 {
+    pub fn by_rdma(&self) -> u64 {
         self.sides[0].device.counters().datagrams
     }
 
     /// Returns the datagram of a frame, as the sender's queue pair sends it.
-    pub(super) fn datagram(&self, frame: &[u8]) -> Datagram {
+    pub fn datagram(&self, frame: &[u8]) -> Datagram {
         let [from, to] = [&self.tables[0], &self.tables[1]].map(|tables| tables.pairs()[0].number());
         let header = Header { sequence: 0, checksum: Checksum::Complete }.write();
         Datagram {

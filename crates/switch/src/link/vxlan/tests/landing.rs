@@ -10,7 +10,7 @@ use crate::fdb::PortIndex;
 use crate::frame::offload::{check, segments, wire_bytes};
 use crate::frame::{HEADER_MAX, VnetHdr, parse};
 use crate::link::rdma::landing::{LONGEST, SLOTS};
-use crate::link::rdma::{Feed, GuestRegions, Landing, Tables};
+use crate::link::rdma::{Feed, GuestRegions, Landing, PortHalf, Tables};
 use crate::link::{Delivery, Link, Scratch};
 use crate::slots::{FrameRef, Owner};
 use crate::vhost_user::VringSetup;
@@ -171,7 +171,7 @@ fn land(mut scene: Scene, mut guest: Guest) -> Landed {
     let pair = scene.tables[1].pair(GUEST).unwrap().clone();
     let number = pair.number();
     assert!(pair.may_land());
-    let (landing, half) = Landing::new(&scene.sides[1].setup, Feed { pair, guest: regions }).unwrap();
+    let (landing, half) = PortHalf::new(&scene.sides[1].setup, Feed { pair, guest: regions }).unwrap();
     assert!(scene.b.tx.set_landing(&landing, number));
     assert!(!scene.b.tx.set_landing(&landing, number), "it has one");
     guest.link.vhost().unwrap().land(half).map_err(|_| ()).unwrap();
@@ -503,7 +503,7 @@ fn the_end_waits_for_frames_that_are_under_way() {
     landed.guest.flush();
     assert_eq!(landed.guest.reap()[0].1, on_the_wire(&sent)[0]);
     for (n, frame) in under_way.into_iter().enumerate() {
-        assert_eq!(landed.landing.is_over(), false, "{n}");
+        assert!(!landed.landing.is_over(), "{n}");
         landed.scene.b.tx.give_back(frame);
     }
     assert!(landed.landing.is_over() && control(&mut landed));
@@ -528,8 +528,6 @@ fn a_ring_that_is_stopped_too_early_harms_nothing() {
         let base = landed.guest.link.vhost().unwrap().stop(0).unwrap().queue.retire();
         assert!(base > 0);
         // The next ring of the same port.
-        let land = landed.guest.link.vhost().unwrap();
-        drop(land);
         let other = Guest::new(packed, 256, (256, 1536), 0);
         let mut guest = std::mem::replace(&mut landed.guest, other);
         drop(guest.link.vhost().unwrap().close_landing());
