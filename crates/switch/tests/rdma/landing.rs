@@ -9,6 +9,7 @@ use super::harness::fabric::{Two, two_with};
 use super::harness::{PATIENCE, bytes_in, measured, pump, udp, vnic};
 use std::time::{Duration, Instant};
 use tidegate_frontend::front_end::Options;
+use tidegate_switch::control::Client;
 use tidegate_verbs::simulated::{Datagram, Fate};
 use vhost::VhostBackend;
 
@@ -243,4 +244,25 @@ fn the_receivers_rate_holds_for_frames_that_land() {
         bytes[0] as f64 / bytes_in(20_000_000, took)
     });
     assert!(two.sides[1].counts().zero_copied_in > before + 100);
+}
+
+/// A process that takes over would give back buffers that the device fills: all are back before it gets the rings.
+#[test]
+fn a_switch_that_retires_has_its_buffers_back() {
+    let mut two = two_with(ZERO_COPY, &Options::default());
+    two.until_landing();
+    let control = two.sides[1].host.control();
+    for _ in 0..3 {
+        let before = two.sides[1].device.queue_pairs();
+        let mut client = Client::connect(&control).unwrap();
+        let (retired, _control) = client.retire().unwrap();
+        assert_eq!(retired.ports.len(), 1);
+        let after = two.sides[1].device.queue_pairs();
+        assert!(before.iter().all(|pair| !after.contains(pair)), "{before:?} {after:?}");
+        // It does not take over.
+        drop(client);
+        two.until_members();
+        two.until_landing();
+        two.all_arrive(20);
+    }
 }
