@@ -266,3 +266,28 @@ fn a_switch_that_retires_has_its_buffers_back() {
         two.all_arrive(20);
     }
 }
+
+/// A device that is taken out fills nothing any more: its buffers come back, and frames go as VXLAN.
+#[test]
+fn buffers_of_a_device_that_is_taken_out_come_back() {
+    let mut two = two_with(ZERO_COPY, &Options::default());
+    two.until_landing();
+    two.sides[1].device.unplug();
+    let began = Instant::now();
+    loop {
+        assert!(began.elapsed() < 4 * PATIENCE, "{:?}", two.sides[1].counts());
+        let (frame, mut has_come) = (two.frame(0, 300), false);
+        two.sides[0].guest.send_or_drop(&frame);
+        std::thread::sleep(Duration::from_millis(20));
+        two.sides[1].guest.each(|bytes| has_come |= bytes == frame);
+        if has_come {
+            break;
+        }
+    }
+    two.all_arrive(20);
+    // The front end does not wait for long, and the whole ring is of use.
+    two.sides[1].guest.front.share_memory().unwrap();
+    two.sides[1].guest.front.protocol().unwrap().get_features().unwrap();
+    assert!(began.elapsed() < 4 * PATIENCE);
+    two.all_arrive(300);
+}
