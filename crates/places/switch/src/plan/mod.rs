@@ -191,7 +191,8 @@ fn refuse(wanted: &Wanted<'_>, observed: &Observed, facts: &Facts) -> Result<(),
         .collect();
     let claimed: HashMap<Unique<'_>, &Vnic> =
         foreign.iter().rev().flat_map(|f| unique(f).map(|claim| (claim, *f))).collect();
-    let mut refusals: Vec<Refusal> = rdma::refusals(wanted, observed, facts).collect();
+    let mut refusals: Vec<Refusal> =
+        rdma::refusals(wanted, observed, (facts.rdma.as_deref(), facts.knows_zero_copy)).collect();
     for vnic in wanted.vnics {
         if let Some(obstacle) = observed.obstacles.get(&vnic.name) {
             refusals.push(Refusal::new(&vnic.name, obstacle.clone()));

@@ -7,7 +7,6 @@
 //! A contract in force is not refused again: a device that went away, or whose MTU became another one, leaves its frames to
 //! VXLAN, and `tidegate vnic show` says so.
 
-use super::Facts;
 use tidegate_contract::rdma::why_too_long;
 use tidegate_contract::{Peer, Transport, Uplink, Vnic};
 use tidegate_evidence::RdmaDevice;
@@ -17,7 +16,7 @@ use tidegate_place::{Observed, Refusal, Wanted};
 pub(super) fn refusals<'a>(
     wanted: &'a Wanted<'_>,
     observed: &'a Observed,
-    Facts { rdma: devices, knows_zero_copy, .. }: &'a Facts,
+    (devices, knows_zero_copy): (Option<&'a [RdmaDevice]>, bool),
 ) -> impl Iterator<Item = Refusal> + 'a {
     let is_in_force = |vnic: &&Vnic| observed.vnics.get(&vnic.name).is_some_and(|there| there.vnic == **vnic);
     let by_rdma = wanted.vnics.iter().filter(|vnic| vnic.transport == Transport::Rdma);
@@ -25,7 +24,7 @@ pub(super) fn refusals<'a>(
         let carries = |uplink: &&Uplink| uplink.peers.iter().any(|peer: &Peer| peer.carries(vnic.segment));
         let uplinks = wanted.network.uplinks.iter().filter(carries);
         let refused = |key: &str, why: &str| Refusal::new(&vnic.name, format!("{key} cannot be kept: {why}"));
-        if let Some(why) = uplinks.filter_map(|uplink| why_not(vnic, uplink, devices.as_deref())).next() {
+        if let Some(why) = uplinks.filter_map(|uplink| why_not(vnic, uplink, devices)).next() {
             return Some(refused("transport = \"rdma\"", &why));
         }
         let why = "this switch is of an earlier release, which copies all frames: upgrade it";
@@ -98,9 +97,7 @@ mod tests {
             claims: &[],
             work: HostWork::NONE,
         };
-        let rdma = devices.map(<[_]>::to_vec);
-        let facts = Facts { rdma, ..Facts::default() };
-        refusals(&wanted, &Observed::nothing(""), &facts).next().map(|refusal| refusal.reason)
+        refusals(&wanted, &Observed::nothing(""), (devices, false)).next().map(|refusal| refusal.reason)
     }
 
     fn device() -> RdmaDevice {
@@ -128,6 +125,11 @@ mod tests {
         assert!(refused(&[infiniband], |_, _| {}).unwrap().contains("LIDs"));
         let said = refused(&[device()], |_, uplink| uplink.local = "192.0.2.9".parse().ok()).unwrap();
         assert!(said.contains("no RoCE v2 GID of 192.0.2.9") && said.contains("it has 192.0.2.1"), "{said}");
+        let said = refused(&[device()], |vnic, _| vnic.zero_copy = true).unwrap();
+        assert!(
+            said.starts_with("zero-copy = true cannot be kept: this switch is of an earlier release"),
+            "{said}"
+        );
         let said = refused(&[device()], |vnic, _| vnic.mtu = 979).unwrap();
         assert!(said.contains("write mtu = 978"), "{said}");
         // A port that is down comes up again.

@@ -84,6 +84,29 @@ impl GuestRegions {
         (span.len as usize <= left).then_some((region, from))
     }
 
+    /// Returns the number of the region that has all bytes of a span, and the place of the first one in it; the region of the
+    /// number `guess` is looked at first.
+    #[inline]
+    pub fn locate(&self, span: &Span, guess: u16) -> Option<(u16, usize)> {
+        let has = |region: &Region| {
+            let from = span.ptr.addr().checked_sub(region.start().addr())?;
+            (span.len as usize <= region.len().checked_sub(from)?).then_some(from)
+        };
+        if let Some(from) = self.region(guess).and_then(has) {
+            return Some((guess, from));
+        }
+        let behind =
+            self.registered.regions.partition_point(|region| region.start().addr() <= span.ptr.addr());
+        let number = u16::try_from(behind.checked_sub(1)?).ok()?;
+        Some((number, has(self.region(number)?)?))
+    }
+
+    /// Returns the region of a number.
+    #[inline]
+    pub fn region(&self, number: u16) -> Option<&Region> {
+        self.registered.regions.get(usize::from(number))
+    }
+
     /// Returns the memory.
     pub fn memory(&self) -> &Arc<GuestMemory> {
         &self.registered.memory
@@ -149,6 +172,12 @@ mod tests {
             let found = guest.find(&span).map(|(region, from)| (region.start().addr(), from));
             // An empty span may be at the end of one and the beginning of the next.
             prop_assert!(expected.is_empty() == found.is_none() && found.is_none_or(|found| expected.contains(&found)));
+            for guess in 0..6 {
+                let located = guest.locate(&span, guess);
+                let located = located.map(|(number, from)| (guest.region(number).unwrap().start().addr(), from));
+                prop_assert!(expected.is_empty() == located.is_none());
+                prop_assert!(located.is_none_or(|found| expected.contains(&found)));
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  frame ─ Tables: of a local pair, to a member ─▶ Outgoing: send buffer ─ flush ─▶ one write per queue pair ─▶ device
+//!     └ with zero copy: the head in a send buffer, the rest stays with the guest, whose frame is held ─────────┤
 //!                                                     ▲ free ◀────── completions of sends ◀───────────────────────┘
 //!
 //!  device ─ completions of receives ─▶ Incoming: GRH, sender: a member? ─▶ header, frame ─▶ copied by the link, posted anew
@@ -17,6 +18,8 @@
 //! - [`members`]: which queue pairs there are, here and at other hosts
 //! - [`outgoing`]: the sending half; [`pool`]: its buffers
 //! - [`waiting`]: datagrams that are not yet posted
+//! - [`gather`]: the places of a datagram's bytes, in a buffer and in a guest's memory
+//! - [`held`]: which frames these were, until the device has read them
 //! - [`incoming`]: the receiving half; [`grh`]: where a datagram came from
 //! - [`numbers`]: what both remember of pairs of queue pairs
 //! - [`memory`]: bytes of registered memory
@@ -24,8 +27,10 @@
 //! - [`counters`]: what went, came, and was refused
 
 pub mod counters;
+pub mod gather;
 pub mod grh;
 pub mod guest;
+pub mod held;
 pub mod incoming;
 pub mod members;
 pub mod memory;

@@ -8,6 +8,7 @@
 //! One worker reads and posts; the control plane makes it, changes its Q_Key, and destroys it by its drop.
 
 use super::counters::Counters;
+use super::gather;
 use super::memory::Buffers;
 use super::setup::{PAIRS, Place, RECEIVES, SENDS, Setup};
 use crate::fdb::{PortIndex, SegmentIndex};
@@ -35,6 +36,8 @@ pub struct LocalPair {
     pub vni: u32,
     /// Its address: frames from others do not leave by it, since they would be refused.
     pub mac: Mac,
+    /// Most pieces of a send.
+    pub(super) pieces: usize,
     queue_pair: QueuePair,
     buffers: Buffers,
     /// A bit for each: the device has it. Written by its worker alone, after it was made.
@@ -78,13 +81,15 @@ impl LocalPair {
         // Each buffer begins at a line of the cache.
         let size = (GRH + LONGEST).next_multiple_of(64);
         let buffers = Region::new(&setup.device, RECEIVES as usize * size)?;
-        let depths = Depths { send: SENDS, receive: RECEIVES, pieces: 1 };
+        let pieces = setup.device.pieces().clamp(1, 1 + gather::MOST as u32);
+        let depths = Depths { send: SENDS, receive: RECEIVES, pieces };
         let queue_pair = QueuePair::new(&setup.device, &setup.sends, &setup.receives, depths, q_key)?;
         Ok(Self {
             port,
             segment,
             vni,
             mac,
+            pieces: pieces as usize,
             queue_pair,
             buffers: Buffers::new(buffers, size),
             posted: Default::default(),
