@@ -54,7 +54,7 @@ pub mod writer;
 
 pub use delivery::Delivery;
 pub use receiver::Receiver;
-pub use rx::{Completed, Posted, Rx};
+pub use rx::{Completed, LONGEST, Posted, Rx};
 pub use scratch::Scratch;
 pub use tx::{Absorbed, Pending, Taken, Tx};
 

@@ -2,7 +2,7 @@
 
 #[cfg(test)]
 use super::deferred;
-pub use super::posted::{Completed, Posted};
+pub use super::posted::{Completed, LONGEST, Posted};
 use super::{Delivery, Scratch, nic, tap, vhost, vxlan};
 use crate::slots::Frame;
 use tidegate_evidence::DropReason;
@@ -80,7 +80,7 @@ impl Rx {
         match self {
             Self::Vhost(rx) => (rx.post_run(head, frames, scratch.waiting), None),
             Self::Tap(rx) => rx.post_run(head, frames, scratch.hands_over),
-            Self::Vxlan(rx) => rx.post_run(frames),
+            Self::Vxlan(rx) => rx.post_run(head, frames),
             Self::Nic(rx) => rx.post_run(frames),
             #[cfg(test)]
             Self::Deferred(_) => (0, None),
@@ -90,14 +90,30 @@ impl Rx {
     /// Returns the most frames that it holds; 0 if a post tells a frame's end.
     pub fn depth(&self) -> usize {
         match self {
-            Self::Vhost(_) | Self::Vxlan(_) | Self::Nic(_) => 0,
+            Self::Vhost(_) | Self::Nic(_) => 0,
+            Self::Vxlan(rx) => rx.depth(),
             Self::Tap(_) => super::writer::DEPTH,
             #[cfg(test)]
             Self::Deferred(rx) => rx.depth(),
         }
     }
 
-    /// Whether a held frame points into its sender's memory.
+    /// Returns the longest time for which it holds a frame (ns).
+    pub fn longest(&self) -> u64 {
+        match self {
+            Self::Vxlan(_) => super::rdma::outgoing::LENT,
+            _ => LONGEST,
+        }
+    }
+
+    /// Whether it bounds what it holds, by a post without room; otherwise its port does.
+    #[inline]
+    pub fn bounds_itself(&self) -> bool {
+        matches!(self, Self::Vxlan(_))
+    }
+
+    /// Whether a held frame points into its sender's memory by the spans that were posted: these have to stay. A link to other
+    /// hosts knows the memory by itself.
     pub fn lends_memory(&self) -> bool {
         match self {
             Self::Vhost(_) | Self::Tap(_) | Self::Vxlan(_) | Self::Nic(_) => false,
@@ -109,24 +125,26 @@ impl Rx {
     /// Whether a frame with a deadline passes held best effort.
     #[inline]
     pub fn lets_realtime_pass(&self) -> bool {
-        matches!(self, Self::Tap(_))
+        matches!(self, Self::Tap(_) | Self::Vxlan(_))
     }
 
     /// Returns the end of its oldest held frame; `None` while that is open.
     pub fn completed(&mut self) -> Option<Completed> {
         match self {
-            Self::Vhost(_) | Self::Vxlan(_) | Self::Nic(_) => None,
+            Self::Vhost(_) | Self::Nic(_) => None,
+            Self::Vxlan(rx) => rx.completed(),
             Self::Tap(rx) => rx.completed(),
             #[cfg(test)]
             Self::Deferred(rx) => rx.completed(),
         }
     }
 
-    /// Gives up all held frames: afterwards it neither reads nor delivers any. Does not wait for the
-    /// receiver.
+    /// Gives up all held frames: afterwards it neither reads nor delivers any, but for those that a
+    /// [device](super::rdma) has. Does not wait for the receiver.
     pub fn cancel(&mut self) {
         match self {
-            Self::Vhost(_) | Self::Vxlan(_) | Self::Nic(_) => {}
+            Self::Vhost(_) | Self::Nic(_) => {}
+            Self::Vxlan(rx) => rx.cancel(),
             Self::Tap(rx) => rx.cancel(),
             #[cfg(test)]
             Self::Deferred(rx) => rx.cancel(),
@@ -216,7 +234,7 @@ impl Rx {
         match self {
             Self::Vhost(rx) => rx.request_kicks(),
             Self::Tap(rx) => rx.has_completed(),
-            Self::Vxlan(rx) => rx.has_unsent(),
+            Self::Vxlan(rx) => rx.has_unsent() || rx.has_completed(),
             Self::Nic(rx) => rx.has_unsent(),
             #[cfg(test)]
             Self::Deferred(rx) => rx.has_completed(),

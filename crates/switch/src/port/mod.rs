@@ -157,7 +157,7 @@ impl Port {
             starved: None,
             part_at: 0,
             last_sent: (index, 0),
-            outstanding: Outstanding::new(link.rx.depth()),
+            outstanding: Outstanding::new(link.rx.depth(), link.rx.longest()),
             lendable: Some(Lent::new(stats)),
         };
         Self {
@@ -345,6 +345,7 @@ impl Port {
     pub fn may_post(&self, frame: &Frame) -> bool {
         let outstanding = &self.egress.outstanding;
         outstanding.is_empty()
+            || self.link.rx.bounds_itself()
             || frame.is_realtime() && self.link.rx.lets_realtime_pass()
             || outstanding.has_room(frame.wire_bytes, self.contract.egress.most_outstanding())
     }

@@ -6,7 +6,7 @@
 //! ```
 
 use super::Port;
-use crate::fdb::SegmentIndex;
+use crate::fdb::{PortIndex, SegmentIndex};
 use crate::link::vxlan::Peers;
 use crate::sched::{Backlog, TokenBucket};
 use tidegate_contract::{Bytes, Rate};
@@ -48,6 +48,14 @@ impl Port {
             return &mut self.floods.buckets[at].1;
         }
         &mut self.flood
+    }
+
+    /// Notes at `now` that the link holds a frame of `source`: an uplink's is on its way, and those behind it wait for it.
+    #[inline]
+    pub fn note_given(&mut self, source: PortIndex, now: u64) {
+        if self.contract.is_uplink {
+            self.egress.last_sent = (source, now);
+        }
     }
 
     /// Charges the uplink's rate at `now` for the bytes that its link put on the wire since the last call,

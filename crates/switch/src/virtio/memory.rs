@@ -21,6 +21,7 @@ use rustix::fs::{fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::ffi::c_void;
+use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// One region of a vhost-user memory table (vhost-user, "Memory region description").
@@ -136,6 +137,16 @@ impl Drop for Mapping {
     }
 }
 
+/// Files of guest memory, kept open.
+#[derive(Default)]
+struct Files(Vec<Box<dyn AsFd + Send + Sync>>);
+
+impl fmt::Debug for Files {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} files", self.0.len())
+    }
+}
+
 /// A guest's memory table, mapped. Unmapped on drop.
 #[derive(Debug)]
 pub struct GuestMemory {
@@ -147,6 +158,8 @@ pub struct GuestMemory {
     /// File system of the disk that holds some of it.
     disk: Option<&'static str>,
     mappings: Vec<Mapping>,
+    /// Those that [`with_files`](GuestMemory::with_files) was told.
+    files: Files,
     /// Returned when it is unmapped.
     _charge: Option<Charge>,
 }
@@ -185,6 +198,7 @@ impl GuestMemory {
             preallocated: false,
             disk: None,
             mappings: Vec::with_capacity(specs.len()),
+            files: Files::default(),
             _charge: None,
         };
         let mut all_whole = true;
@@ -290,6 +304,30 @@ impl GuestMemory {
     #[must_use]
     pub fn charged(self, charge: Charge) -> Self {
         Self { _charge: Some(charge), ..self }
+    }
+
+    /// Keeps its files open until it is unmapped, each once, so that [`blocks`](Self::blocks) can be asked.
+    #[must_use]
+    pub fn with_files<F: AsFd + Send + Sync + 'static>(self, files: impl IntoIterator<Item = F>) -> Self {
+        let files = files.into_iter().map(|file| Box::new(file) as Box<dyn AsFd + Send + Sync>);
+        Self { files: Files(files.collect()), ..self }
+    }
+
+    /// Returns the blocks that each of its files has now; `None` if one lacks some, is on a disk, or is not known. Fewer blocks
+    /// than before are holes: whoever still has the former pages, such as a device, has others than the guest.
+    pub fn blocks(&self) -> Option<Vec<i64>> {
+        // Memory alone answers at once.
+        let is_known = self.disk.is_none() && !self.files.0.is_empty();
+        let whole = |file: &Box<dyn AsFd + Send + Sync>| {
+            let stat = fstat(file.as_ref()).ok().filter(backing::is_whole)?;
+            Some(stat.st_blocks)
+        };
+        self.files.0.iter().map(whole).collect::<Option<_>>().filter(|_| is_known)
+    }
+
+    /// Returns its regions in this process: first byte and length (bytes) of each.
+    pub fn regions(&self) -> impl ExactSizeIterator<Item = (*mut u8, usize)> {
+        self.regions.iter().map(|region| (region.host, region.size as usize))
     }
 
     /// Whether a part of it was lost, and replaced by zeros: the port is to be disconnected.

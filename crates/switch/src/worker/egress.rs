@@ -1,5 +1,6 @@
 //! Puts frames into an egress's scheduler, and makes room there.
 
+use super::outstanding::end_rest;
 use super::send::unqueued_fate;
 use super::serve::fate;
 use super::{Worker, budget};
@@ -77,7 +78,8 @@ impl Worker {
                 // A frame of the longest flow, not the new one, which is tried again.
                 let why = Some(DropReason::FlowCap);
                 stats.rx.dropped[DropReason::FlowCap as usize].add(1);
-                self.fates.push(fate(egress, queue.last_sent, queue.blocked_since, &dropped, now, why));
+                let fate = fate(egress, queue.last_sent, queue.blocked_since, &dropped, now, why);
+                end_rest(&mut self.fates, &mut queue.outstanding, dropped.bytes, fate);
             }
             if let Some(reason) = reason
                 && let Some((dropped, others)) = rest.split_first()
@@ -104,7 +106,8 @@ impl Worker {
             if is_stuck(&mut port.egress, now)
                 && let Some(queued) = drop(&mut port.egress.scheduler)
             {
-                self.drop_frame(queued.frame, egress, DropReason::RingShare);
+                let fate = unqueued_fate(queued.frame, egress, DropReason::RingShare, now);
+                end_rest(&mut self.fates, &mut port.egress.outstanding, queued.bytes, fate);
             }
         }
         self.relief = relief;

@@ -67,6 +67,17 @@ impl Fates {
         self.runs.push(Run { home: self.home, from: self.frames.len(), fate });
     }
 
+    /// Takes back the fate of the last frame.
+    pub(super) fn pop(&mut self) -> Option<Fate> {
+        let (frame, run) = (self.frames.pop()?, self.runs.last()?);
+        let fate = Fate { frame, ..run.fate };
+        if run.from == self.frames.len() {
+            self.runs.pop();
+            self.home = self.runs.last().and_then(|run| run.home);
+        }
+        Some(fate)
+    }
+
     /// Adds a frame to the run that [began](Self::begin) last.
     #[inline]
     pub(super) fn add(&mut self, frame: FrameRef) {
@@ -173,6 +184,12 @@ mod tests {
                 expected.extend(frames.into_iter().map(|frame| (frame, at)));
             }
             prop_assert_eq!(fates.len(), expected.len());
+            // The last one is taken back, and comes again.
+            if let Some((last, at)) = expected.last().copied() {
+                let fate = fates.pop().unwrap();
+                prop_assert_eq!((fate.frame, fate.at, fates.len()), (last, at, expected.len() - 1));
+                fates.push(fate);
+            }
             let mut before = None;
             for group in fates.groups() {
                 prop_assert!(group.frames.iter().all(|frame| home(frame.get()) == group.home));

@@ -2,6 +2,7 @@
 
 use super::between::CHECK;
 use super::crossing::Fate;
+use super::outstanding::end_rest;
 use super::{Worker, budget, parts};
 use crate::clock::clock;
 use crate::fdb::PortIndex;
@@ -243,7 +244,8 @@ impl Worker {
                 return Some(self.end_turn(port, queued, what, outcome == Posted::Later));
             }
             Posted::Done | Posted::Later => None,
-            Posted::Part(payload) => return Some(self.end_part(port, queued, payload)),
+            Posted::Part(payload) => return Some(self.end_part(port, queued, payload, false)),
+            Posted::LaterPart(payload) => return Some(self.end_part(port, queued, payload, true)),
             Posted::Dropped(reason) => Some(reason),
             Posted::NoBuffers => {
                 if port.egress.blocked_since == NEVER {
@@ -272,6 +274,7 @@ impl Worker {
             port.egress.scheduler.take(self.now);
             let blocked_since = std::mem::replace(&mut port.egress.blocked_since, NEVER);
             port.egress.outstanding.push(*queued, None, blocked_since, self.now);
+            port.note_given(frame.source, self.now);
             return Some(Backlog { frames: 1, bytes: queued.bytes.into() });
         }
         if let Some(reason) = dropped
@@ -305,6 +308,7 @@ impl Worker {
         self.fates.begin(fate(*index, *last, since, head, self.now, dropped));
         let mut sent = SentFrames::default();
         let has_rate = contract.egress.rate.is_some();
+        let is_rest_of_held = !outstanding.is_empty() && head.bytes != head.frame.get().wire_bytes;
         // The frames behind the head were queued later.
         let none_waited = waited_for_rate(head, *rate_until, self.now) == 0;
         scheduler.take_run(self.now, frames, |queued| {
@@ -323,6 +327,9 @@ impl Worker {
             stats.note_token_wait_rx(0, frames.into());
         }
         self.count(port, sent, head, dropped);
+        if is_rest_of_held {
+            self.defer_rest(&mut port.egress, head.bytes);
+        }
         Backlog { frames, bytes: sent.bytes }
     }
 
@@ -416,13 +423,14 @@ impl Worker {
         let now = self.now;
         let (index, stats) = (port.index, port.stats);
         let hold = parts::longest_wait(&port.egress, now, port.contract.hold);
-        let Egress { scheduler, blocked_since, last_sent: last, .. } = &mut port.egress;
+        let Egress { scheduler, blocked_since, last_sent: last, outstanding, .. } = &mut port.egress;
         let before = self.fates.len();
         scheduler.expire(now, hold, |_, queued: Queued<FrameRef>| {
             let late = queued.frame.get().is_realtime();
             let reason = if late { DropReason::Late } else { DropReason::HeldTooLong };
             stats.rx.dropped[reason as usize].add(1);
-            self.fates.push(fate(index, *last, *blocked_since, &queued, now, Some(reason)));
+            let fate = fate(index, *last, *blocked_since, &queued, now, Some(reason));
+            end_rest(&mut self.fates, outstanding, queued.bytes, fate);
         });
         before != self.fates.len()
     }

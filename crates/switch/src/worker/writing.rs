@@ -158,7 +158,7 @@ fn a_frame_that_was_given_up_is_not_written() {
     scene.turn();
     scene.write(1);
     // The writer does not reach the others for as long as a link may hold a frame.
-    test_clock::set_time(START + crate::port::outstanding::LONGEST);
+    test_clock::set_time(START + crate::link::LONGEST);
     scene.turn();
     let late = Some(DropReason::HeldTooLong);
     assert_eq!(

@@ -151,7 +151,7 @@ impl Scene {
         let number = self.posted[from];
         let out = &mut self.sides[from].out;
         let Some(way) = out.way(0, SEGMENT, MACS[from], MACS[1 - from]) else { return false };
-        let (mut destined, next) = out.destined(way, 0, is_urgent);
+        let (mut destined, next) = out.destined(0, way, 0, is_urgent);
         let Some(room) = destined.room(header::LEN + len) else { return false };
         let (before, frame) = room.split_at_mut(header::LEN);
         before.copy_from_slice(&Header { sequence: *next, checksum: Checksum::Complete }.write());

@@ -1,12 +1,13 @@
 //! Which queue pairs there are: of this host's vNICs, and of members, other hosts' vNICs. Pure.
 //!
 //! ```text
-//!  sending:  port ─▶ pair ─▶ LocalPair       segment, MAC ─▶ member ─▶ queue pair, Q_Key, address handles
+//!  sending:  port ─▶ pair, guest ─▶ LocalPair, GuestRegions       segment, MAC ─▶ member ─▶ queue pair, Q_Key, address handles
 //!  arrival:  number here ─▶ by_number ─▶ LocalPair       address, number there, segment ─▶ sender ─▶ member
 //! ```
 //!
 //! The tables never change: the control plane makes new ones. All lookups are binary searches.
 
+use super::guest::GuestRegions;
 use super::pair::LocalPair;
 use super::setup::PAIRS;
 use crate::fdb::{PeerIndex, PortIndex, SegmentIndex};
@@ -65,6 +66,8 @@ pub struct Tables {
     members: Box<[(MemberKey, MemberEntry)]>,
     /// The queue pairs of these, with their places.
     senders: Box<[(SenderKey, u32)]>,
+    /// Memory that the queue pairs of these ports send from, by port. After the queue pairs: freed later.
+    guests: Box<[Arc<GuestRegions>]>,
 }
 
 /// A segment, and an address in it.
@@ -99,7 +102,23 @@ impl Tables {
             numbers: numbers.into(),
             members: members.into(),
             senders: senders.into(),
+            guests: Box::default(),
         }
+    }
+
+    /// Lets queue pairs of ports send from the memory of these guests, at most one for each port.
+    #[must_use]
+    pub fn with_guests(self, mut guests: Vec<Arc<GuestRegions>>) -> Self {
+        guests.sort_by_key(|guest| guest.port);
+        guests.dedup_by_key(|guest| guest.port);
+        Self { guests: guests.into(), ..self }
+    }
+
+    /// Returns the memory of a port's guest, if the device may read it.
+    #[inline]
+    pub fn guest(&self, port: PortIndex) -> Option<&Arc<GuestRegions>> {
+        let at = self.guests.binary_search_by_key(&port, |guest| guest.port).ok()?;
+        self.guests.get(at)
     }
 
     /// Returns the queue pair of a port.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  frame ─ Tables: of a local pair, to a member ─▶ Outgoing: send buffer ─ flush ─▶ one write per queue pair ─▶ device
+//!     └ with zero copy: the head in a send buffer, the rest stays with the guest, whose frame is held ─────────┤
 //!                                                     ▲ free ◀────── completions of sends ◀───────────────────────┘
 //!
 //!  device ─ completions of receives ─▶ Incoming: GRH, sender: a member? ─▶ header, frame ─▶ copied by the link, posted anew
@@ -13,9 +14,12 @@
 //!
 //! - [`setup`]: what a link's lane is made of
 //! - [`pair`]: the queue pair of a vNIC of this host
+//! - [`guest`]: memory of guests that the device reads
 //! - [`members`]: which queue pairs there are, here and at other hosts
 //! - [`outgoing`]: the sending half; [`pool`]: its buffers
 //! - [`waiting`]: datagrams that are not yet posted
+//! - [`gather`]: the places of a datagram's bytes, in a buffer and in a guest's memory
+//! - [`held`]: which frames these were, until the device has read them
 //! - [`incoming`]: the receiving half; [`grh`]: where a datagram came from
 //! - [`numbers`]: what both remember of pairs of queue pairs
 //! - [`memory`]: bytes of registered memory
@@ -23,7 +27,10 @@
 //! - [`counters`]: what went, came, and was refused
 
 pub mod counters;
+pub mod gather;
 pub mod grh;
+pub mod guest;
+pub mod held;
 pub mod incoming;
 pub mod members;
 pub mod memory;
@@ -40,6 +47,7 @@ mod tests;
 pub mod waiting;
 
 pub use counters::Counters;
+pub use guest::{GuestRegions, Registered};
 pub use incoming::Incoming;
 pub use members::{MemberEntry, Tables};
 pub use outgoing::Outgoing;

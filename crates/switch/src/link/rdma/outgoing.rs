@@ -2,30 +2,46 @@
 //!
 //! ```text
 //!  way ─▶ Destined ─ room ─▶ buffer, written by the caller ─▶ waits ─ flush ─▶ post: urgent ones first ─▶ device
+//!            │                        └ zero copy: its beginning; the guest's regions have the rest       │
 //!            └ no room: completions are looked for once a loop; then the frame waits                      │
 //!  buffer free ◀─ collect ◀─────────────────────────── completions, of each 16th and the last of a post ◀─┘
 //! ```
+//!
+//! A frame of a vNIC with zero copy is held: its guest has it back when the device has read it. A device that does not is
+//! no way after [`STALL`]; after [`GIVE_UP`] the queue pairs count as failed, and the control plane brings them to an end, by
+//! which held frames come back; after [`LENT`] it is broken.
 //!
 //! A frame never waits for others to leave with it. While best effort finds no buffer, the device has enough to do; if it
 //! completes nothing for [`STALL`], there is no way until it does: frames leave by other lanes.
 
 use super::counters::Counters;
-use super::members::{Tables, handle};
+use super::gather::{Copied, Place, Places, gather};
+use super::guest::GuestRegions;
+use super::held::Held;
+use super::members::{MemberEntry, Tables, handle};
 use super::memory::Buffers;
 use super::numbers::{Key, Numbers};
+use super::pair::LocalPair;
 use super::pool::Pool;
-use super::setup::{SENDS, Setup};
+use super::setup::{PAIRS, SENDS, Setup};
 use super::waiting::{To, Waiting};
 use crate::clock::clock;
 use crate::fdb::{PeerIndex, PortIndex, SegmentIndex};
+use crate::virtio::Span;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tidegate_contract::Mac;
 use tidegate_uplink::rdma::header;
-use tidegate_verbs::{BATCH, Completion, CompletionQueue, Send, Status};
+use tidegate_verbs::{Address, BATCH, Completion, CompletionQueue, ELEMENTS, Piece, Send, Status};
 
 /// Longest time without a completion for which frames without room wait (ns): as long as a socket may be full.
 pub const STALL: u64 = 10_000_000;
+/// Longest time without a completion while frames are held (ns), before their queue pairs count as failed.
+pub const GIVE_UP: u64 = 200_000_000;
+/// Longest time for which frames are held (ns): as long as replaced tables wait for the device.
+pub const LENT: u64 = 2_000_000_000;
+/// Frames that are held.
+pub const HELD: usize = SENDS as usize;
 /// Longest time for which a worker stays awake for the completions of replaced tables (ns).
 const SETTLE: u64 = 1_000_000_000;
 /// Each so many sends of a post ask for a completion.
@@ -40,6 +56,15 @@ pub struct Outgoing {
     pool: Pool,
     waiting: Waiting,
     tables: Arc<Tables>,
+    /// By buffer: the rest of its datagram, if that is not in it.
+    places: Box<[Places]>,
+    held: Held,
+    /// Since when nothing completes while the oldest held frame is looked for (ns); `None` without one.
+    open_since: Option<u64>,
+    /// That is longer than [`STALL`].
+    is_late: bool,
+    /// By queue pair: the region of its guest that was found last.
+    found: [u16; PAIRS],
     /// Numbers of the next datagrams.
     numbers: Numbers<u32>,
     counters: Arc<Counters>,
@@ -76,6 +101,9 @@ pub struct Way {
     pair: usize,
     member: usize,
     key: Key,
+    /// The number of the queue pair, and the most pieces of its sends.
+    number: u32,
+    pieces: usize,
 }
 
 /// Room for datagrams on a way.
@@ -84,6 +112,21 @@ pub struct Destined<'a> {
     way: Way,
     handle: u8,
     is_urgent: bool,
+    /// The memory of the sender's guest, if the device may read it.
+    guest: Option<&'a GuestRegions>,
+    found: &'a mut u16,
+    /// A datagram of the frame reads it.
+    holds: bool,
+}
+
+/// Room for the next datagram of a frame.
+pub enum Gathered<'a> {
+    /// For its beginning: as many first bytes as there are. The device reads the others.
+    Begin(&'a mut [u8]),
+    /// None.
+    Full,
+    /// It has to be [copied as a whole](Destined::room).
+    Whole,
 }
 
 /// The parts of a lane that are needed for room.
@@ -93,6 +136,10 @@ struct Lane<'a> {
     pool: &'a mut Pool,
     waiting: &'a mut Waiting,
     tables: &'a Tables,
+    places: &'a mut [Places],
+    held: &'a mut Held,
+    open_since: &'a mut Option<u64>,
+    is_late: &'a mut bool,
     counters: &'a Counters,
     is_full: &'a mut bool,
     full_since: &'a mut Option<u64>,
@@ -110,6 +157,11 @@ impl Outgoing {
             pool: Pool::new(count),
             waiting: Waiting::new(count),
             tables: Arc::default(),
+            places: vec![Places::default(); usize::from(count)].into(),
+            held: Held::new(count, HELD),
+            open_since: None,
+            is_late: false,
+            found: [0; PAIRS],
             numbers: Numbers::default(),
             counters: setup.counters.clone(),
             is_full: false,
@@ -135,20 +187,86 @@ impl Outgoing {
         let to = self.tables.at(member).filter(|to| to.handles.is_some())?;
         let longest = (to.longest as usize).min(self.memory.size().saturating_sub(header::LEN));
         let key = Key::new(to.peer, to.queue_pair, pair.number());
-        (to.vni == pair.vni).then_some(Way { peer: to.peer, vni: to.vni, longest, pair: at, member, key })
+        let (number, pieces) = (pair.number(), pair.pieces);
+        let way = Way { peer: to.peer, vni: to.vni, longest, pair: at, member, key, number, pieces };
+        (to.vni == pair.vni).then_some(way)
     }
 
-    /// Returns the room for datagrams on a way, and the number of the next one, which the writer of each raises.
+    /// Returns the room for datagrams of a port on a way, and the number of the next one, which the writer of each raises.
     #[inline]
-    pub fn destined(&mut self, way: Way, traffic_class: u8, is_urgent: bool) -> (Destined<'_>, &mut u32) {
-        let (lane, numbers) = self.lane();
-        (Destined { lane, way, handle: handle(traffic_class) as u8, is_urgent }, numbers.of(way.key))
+    pub fn destined(
+        &mut self,
+        port: PortIndex,
+        way: Way,
+        traffic_class: u8,
+        is_urgent: bool,
+    ) -> (Destined<'_>, &mut u32) {
+        let (lane, numbers, found) = self.lane();
+        let tables = lane.tables;
+        let guest = if is_urgent { None } else { tables.guest(port).map(Arc::as_ref) };
+        let handle = handle(traffic_class) as u8;
+        let found = &mut found[way.pair];
+        (Destined { lane, way, handle, is_urgent, guest, found, holds: false }, numbers.of(way.key))
     }
 
-    /// Whether the device completes nothing for long, while frames find no room.
+    /// Whether frames of a port without a deadline may be held.
+    #[inline]
+    pub fn may_hold(&self, port: PortIndex) -> bool {
+        self.tables.guest(port).is_some()
+    }
+
+    /// Whether the device completes nothing for long, while frames find no room, or are held.
     #[inline]
     pub fn is_stalled(&self) -> bool {
-        self.full_since.is_some_and(|since| clock().saturating_sub(since) > STALL)
+        self.is_late || self.full_since.is_some_and(|since| clock().saturating_sub(since) > STALL)
+    }
+
+    /// Whether the oldest held frame has ended.
+    pub fn has_completed(&mut self) -> bool {
+        if !self.held.is_empty() && !self.held.is_over() {
+            self.look_for_held();
+        }
+        self.held.is_over()
+    }
+
+    /// Takes the end of the oldest held frame: whether a datagram of it was lost. `None` while that is open.
+    pub fn completed(&mut self) -> Option<bool> {
+        self.has_completed().then(|| self.held.take()).flatten()
+    }
+
+    fn look_for_held(&mut self) {
+        let (mut lane, ..) = self.lane();
+        if lane.collect() > 0 {
+            self.is_full = false;
+            return;
+        }
+        let now = clock();
+        let open = now.saturating_sub(*self.open_since.get_or_insert(now));
+        self.is_late = open > STALL;
+        if open > GIVE_UP {
+            self.fail_held();
+        }
+    }
+
+    /// Notes that the queue pairs of held frames failed.
+    #[cold]
+    fn fail_held(&self) {
+        for pair in self.held.pairs().filter_map(|number| self.tables.by_number(number)) {
+            pair.note_failed(&self.counters);
+        }
+    }
+
+    /// Forgets all held frames. The device may still read those that it has: their queue pairs count as failed, and none of
+    /// those that wait here is posted.
+    #[cold]
+    pub fn give_up(&mut self) {
+        self.fail_held();
+        if self.open_since.is_some_and(|since| clock().saturating_sub(since) > GIVE_UP) {
+            // It does not even end what failed.
+            self.lane().0.break_down();
+        }
+        self.held.give_up();
+        (self.open_since, self.is_late) = (None, false);
     }
 
     /// Whether datagrams wait for a flush.
@@ -169,7 +287,7 @@ impl Outgoing {
         if self.waiting.is_empty() && self.pool.in_flight() == 0 {
             (self.is_full, self.full_since) = (false, None);
         } else {
-            let (mut lane, _) = self.lane();
+            let (mut lane, ..) = self.lane();
             lane.post();
             let freed = lane.collect();
             self.is_full &= freed == 0;
@@ -206,19 +324,23 @@ impl Outgoing {
     }
 
     #[inline]
-    fn lane(&mut self) -> (Lane<'_>, &mut Numbers<u32>) {
+    fn lane(&mut self) -> (Lane<'_>, &mut Numbers<u32>, &mut [u16; PAIRS]) {
         let lane = Lane {
             sends: &self.sends,
             memory: &mut self.memory,
             pool: &mut self.pool,
             waiting: &mut self.waiting,
             tables: &self.tables,
+            places: &mut self.places,
+            held: &mut self.held,
+            open_since: &mut self.open_since,
+            is_late: &mut self.is_late,
             counters: &self.counters,
             is_full: &mut self.is_full,
             full_since: &mut self.full_since,
             fate: &mut self.fate,
         };
-        (lane, &mut self.numbers)
+        (lane, &mut self.numbers, &mut self.found)
     }
 }
 
@@ -226,6 +348,73 @@ impl Destined<'_> {
     /// Returns room for the next datagram, of `len` bytes, all of which are then written; `None` without room.
     #[inline]
     pub fn room(&mut self, len: usize) -> Option<&mut [u8]> {
+        let at = self.take(len, len)?;
+        // SAFETY: the pool lends each buffer once, until it is free again; the bytes are written before the next room is
+        // asked for, or a flush posts them.
+        unsafe { self.lane.memory.bytes_mut(at, len) }
+    }
+
+    /// Returns room for the beginning of the next datagram, all of which is then written, if the device can read the rest out
+    /// of the guest's memory: `head` bytes, and perhaps some of the body, whose `len` bytes are in `body`.
+    #[inline]
+    pub fn gather(&mut self, head: usize, body: &[Span], len: usize) -> Gathered<'_> {
+        match self.guest {
+            Some(guest) => self.gather_from(guest, head, (body, len)),
+            None => Gathered::Whole,
+        }
+    }
+
+    fn gather_from(
+        &mut self,
+        guest: &GuestRegions,
+        head: usize,
+        (body, len): (&[Span], usize),
+    ) -> Gathered<'_> {
+        let mut places = Places::default();
+        let find = |span: &Span| {
+            let (region, from) = guest.locate(span, *self.found)?;
+            *self.found = region;
+            Some(Place { from, len: span.len, region })
+        };
+        let counters = self.lane.counters;
+        let more = match gather(body, &mut places, find) {
+            Ok(more) if places.as_slice().len() < self.way.pieces => more,
+            Ok(_) | Err(Copied::Scattered) => {
+                counters.too_many_pieces.add(1);
+                return Gathered::Whole;
+            }
+            Err(Copied::Elsewhere) => {
+                counters.no_region.add(1);
+                return Gathered::Whole;
+            }
+            Err(Copied::Short) => return Gathered::Whole,
+        };
+        if !self.holds && !self.lane.held.has_room() {
+            return Gathered::Whole;
+        }
+        let begin = head + more;
+        let Some(at) = self.take(head + len, begin) else { return Gathered::Full };
+        let lane = &mut self.lane;
+        if !std::mem::replace(&mut self.holds, true) {
+            lane.held.begin(self.way.number);
+        }
+        lane.held.add(at);
+        lane.places[usize::from(at)] = places;
+        counters.zero_copied_out.add(1);
+        counters.zero_copied_out_bytes.add((len - more) as u64);
+        // SAFETY: as in `room`.
+        unsafe { lane.memory.bytes_mut(at, begin) }.map_or(Gathered::Full, Gathered::Begin)
+    }
+
+    /// Whether the frame is held.
+    #[inline]
+    pub fn holds(&self) -> bool {
+        self.holds
+    }
+
+    /// Takes a buffer for a datagram of `len` bytes, `copied` of which are in it.
+    #[inline]
+    fn take(&mut self, len: usize, copied: usize) -> Option<u16> {
         let lane = &mut self.lane;
         if len > lane.memory.size() {
             return None;
@@ -234,12 +423,15 @@ impl Destined<'_> {
             Some(at) => at,
             None => lane.make_room(len, self.is_urgent)?,
         };
-        let to = To { member: self.way.member as u32, handle: self.handle, len: len as u32 };
+        let to = To {
+            member: self.way.member as u32,
+            handle: self.handle,
+            len: len as u32,
+            copied: copied as u32,
+        };
         lane.waiting.push(self.way.pair, at, to, self.is_urgent);
-        lane.counters.copied_out.add(len as u64);
-        // SAFETY: the pool lends each buffer once, until it is free again; the bytes are written before the next room is
-        // asked for, or a flush posts them.
-        unsafe { lane.memory.bytes_mut(at, len) }
+        lane.counters.copied_out.add(copied as u64);
+        Some(at)
     }
 }
 
@@ -271,40 +463,48 @@ impl Lane<'_> {
 
     /// Posts up to [`BATCH`] datagrams of a queue pair.
     fn post_to(&mut self, place: usize) {
-        let (mut sends, mut buffers) =
-            (SmallVec::<[Send<'_>; BATCH]>::new(), SmallVec::<[u16; BATCH]>::new());
+        let mut buffers = SmallVec::<[u16; BATCH]>::new();
+        let mut pieces = SmallVec::<[Piece<'_>; ELEMENTS]>::new();
+        let mut datagrams = SmallVec::<[Datagram<'_>; BATCH]>::new();
         let (tables, memory): (&Tables, &Buffers) = (self.tables, self.memory);
+        let pair = tables.pairs().get(place).filter(|pair| !pair.is_failed());
         let mut lost = 0;
-        while sends.len() < BATCH
+        while buffers.len() < BATCH
             && let Some((at, to)) = self.waiting.pop(place)
         {
-            let member = tables.at(to.member as usize);
+            let from = pieces.len();
+            pieces.push(Piece { region: memory.region(), from: memory.place(at), len: to.copied });
+            let whole = to.copied == to.len
+                || add_places(&mut pieces, tables, pair, self.places[usize::from(at)].as_slice());
+            let member = tables.at(to.member as usize).filter(|_| whole);
             let Some((member, handle)) = member
                 .and_then(|member| Some((member, member.handles.as_ref()?.get(usize::from(to.handle))?)))
             else {
-                self.pool.give(at);
-                lost += 1;
+                pieces.truncate(from);
+                lost += lose(self.pool, self.held, self.counters, at);
                 continue;
             };
             buffers.push(at);
+            datagrams.push(Datagram { pieces: pieces.len(), len: to.len, handle, member });
+        }
+        let last = buffers.len().saturating_sub(1);
+        let mut sends = SmallVec::<[Send<'_>; BATCH]>::new();
+        let mut from = 0;
+        for (n, datagram) in datagrams.iter().enumerate() {
             sends.push(Send {
-                id: u64::from(at),
-                region: memory.region(),
-                from: memory.place(at),
-                len: to.len,
-                is_signalled: buffers.len() % SIGNALLED == 0,
-                to: handle,
-                queue_pair: member.queue_pair,
-                q_key: member.q_key,
+                id: u64::from(buffers[n]),
+                pieces: &pieces[from..datagram.pieces],
+                is_signalled: (n + 1) % SIGNALLED == 0 || n == last,
+                to: datagram.handle,
+                queue_pair: datagram.member.queue_pair,
+                q_key: datagram.member.q_key,
             });
+            from = datagram.pieces;
         }
-        if let Some(last) = sends.last_mut() {
-            last.is_signalled = true;
-        }
-        let pair = tables.pairs().get(place).filter(|pair| !pair.is_failed());
         let taken = match pair {
             // SAFETY: the pool keeps the buffers from the caller until their completion; the region lives as long as the
-            // lane, and the handles as long as the tables, which the control plane retires.
+            // lane, and the handles and a guest's regions as long as the tables, which the control plane retires. The guest
+            // may write to its memory: what is sent of that was not checked, and need not be.
             Some(pair) => match unsafe { pair.post_sends(&sends) } {
                 Ok(()) => sends.len(),
                 Err((taken, _)) => {
@@ -316,19 +516,18 @@ impl Lane<'_> {
         };
         let (posted, left) = buffers.split_at(taken);
         let mut before = None;
-        for (at, send) in posted.iter().zip(&sends) {
+        let mut bytes = 0;
+        for ((at, send), datagram) in posted.iter().zip(&sends).zip(&datagrams) {
             self.pool.post(*at, before);
             before = (!send.is_signalled).then_some(*at);
-            self.fate.sent += 1;
-            self.fate.bytes += u64::from(send.len).saturating_sub(header::LEN as u64);
+            bytes += u64::from(datagram.len).saturating_sub(header::LEN as u64);
         }
+        self.fate.sent += taken as u64;
+        self.fate.bytes += bytes;
         for at in left {
-            self.pool.give(*at);
+            lost += lose(self.pool, self.held, self.counters, *at);
         }
-        lost += left.len() as u64;
         self.fate.unsent += lost;
-        self.counters.unsent.add(lost);
-        let bytes: u64 = sends[..taken].iter().map(|send| u64::from(send.len) - header::LEN as u64).sum();
         self.counters.sent.add(taken as u64);
         self.counters.sent_bytes.add(bytes);
     }
@@ -350,27 +549,33 @@ impl Lane<'_> {
             }
         }
         if freed > 0 {
-            *self.full_since = None;
+            (*self.full_since, *self.open_since, *self.is_late) = (None, None, false);
         }
         freed
     }
 
     #[inline]
     fn complete(&mut self, completion: &Completion) -> usize {
-        let Some(freed) = self.pool.complete(completion.id) else {
-            self.counters.malformed.add(1);
-            return 0;
-        };
         if completion.status != Status::Success {
             self.note_error(completion);
         }
-        freed
+        let held = &mut *self.held;
+        let freed = if held.is_empty() {
+            self.pool.complete(completion.id, |_| ())
+        } else {
+            self.pool.complete(completion.id, |at| held.release(at))
+        };
+        if freed.is_none() {
+            self.counters.malformed.add(1);
+        }
+        freed.unwrap_or(0)
     }
 
     /// Notes that a datagram was not sent: its queue pair failed, or was brought to fail.
     #[cold]
     fn note_error(&mut self, completion: &Completion) {
-        self.fate.unsent += 1;
+        let Some(at) = self.pool.in_flight_at(completion.id) else { return };
+        self.fate.unsent += u64::from(!self.held.note_lost(at));
         self.counters.unsent.add(1);
         if let Some(pair) = self.tables.by_number(completion.queue_pair) {
             pair.note_failed(self.counters);
@@ -383,4 +588,38 @@ impl Lane<'_> {
         self.counters.broken.set(1);
         self.tables.pairs().iter().for_each(|pair| pair.note_failed(self.counters));
     }
+}
+
+/// Gives back the buffer of a datagram that is not posted; returns 1 if its frame is not held, and the link counts it.
+#[cold]
+fn lose(pool: &mut Pool, held: &mut Held, counters: &Counters, at: u16) -> u64 {
+    counters.unsent.add(1);
+    pool.give(at);
+    let is_held = held.note_lost(at);
+    held.release(at);
+    u64::from(!is_held)
+}
+
+/// A datagram of a post.
+struct Datagram<'a> {
+    /// End of its pieces among those of the post.
+    pieces: usize,
+    len: u32,
+    handle: &'a Address,
+    member: &'a MemberEntry,
+}
+
+/// Adds a datagram's places in the memory of a queue pair's guest; `false` if that is not there.
+#[inline(never)]
+fn add_places<'a>(
+    pieces: &mut SmallVec<[Piece<'a>; ELEMENTS]>,
+    tables: &'a Tables,
+    pair: Option<&Arc<LocalPair>>,
+    places: &[Place],
+) -> bool {
+    let Some(guest) = pair.and_then(|pair| tables.guest(pair.port)) else { return false };
+    places.iter().all(|place| {
+        let region = guest.region(place.region);
+        region.map(|region| pieces.push(Piece { region, from: place.from, len: place.len })).is_some()
+    })
 }

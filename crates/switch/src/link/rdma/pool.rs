@@ -111,11 +111,11 @@ impl Pool {
         }
     }
 
-    /// Frees the buffer that a completion names, and those before it in its chain; returns how many. `None` if that is
-    /// not in flight: the device does not know what it says.
+    /// Frees the buffer that a completion names, and those before it in its chain, each told by `free`; returns how many.
+    /// `None` if that is not in flight: the device does not know what it says.
     #[inline]
-    pub fn complete(&mut self, id: u64) -> Option<usize> {
-        let mut at = u16::try_from(id).ok().filter(|at| self.is(*at, State::InFlight))?;
+    pub fn complete(&mut self, id: u64, mut free: impl FnMut(u16)) -> Option<usize> {
+        let mut at = self.in_flight_at(id)?;
         let behind = self.buffers[usize::from(at)].behind;
         if let Some(behind) = self.buffers.get_mut(usize::from(behind)) {
             behind.before = NONE;
@@ -126,9 +126,16 @@ impl Pool {
             self.in_flight -= 1;
             self.old -= usize::from(epoch != self.epoch);
             self.release(at);
+            free(at);
             (at, freed) = (before, freed + 1);
         }
         Some(freed)
+    }
+
+    /// Returns the buffer that a completion names, if it is in flight.
+    #[inline]
+    pub fn in_flight_at(&self, id: u64) -> Option<u16> {
+        u16::try_from(id).ok().filter(|at| self.is(*at, State::InFlight))
     }
 
     /// Begins to count sends in flight as old, and returns how many there are.
@@ -257,8 +264,11 @@ mod tests {
                         let chain = which.index(chains.len());
                         let last = of.index(chains[chain].len());
                         let id = u64::from(chains[chain][last].0);
-                        prop_assert_eq!(pool.complete(id), Some(last + 1));
-                        chains[chain].drain(..=last);
+                        let mut freed = vec![];
+                        prop_assert_eq!(pool.complete(id, |at| freed.push(at)), Some(last + 1));
+                        freed.reverse();
+                        let expected: Vec<_> = chains[chain].drain(..=last).map(|(at, ..)| at).collect();
+                        prop_assert_eq!(freed, expected);
                     }
                     Step::Epoch => {
                         pool.begin_epoch();
@@ -267,7 +277,7 @@ mod tests {
                     Step::Wrong(id) => {
                         let in_flight = chains.iter().flatten().any(|(at, ..)| u64::from(*at) == id);
                         if !in_flight {
-                            prop_assert_eq!(pool.complete(id), None);
+                            prop_assert_eq!(pool.complete(id, |_| ()), None);
                         }
                     }
                 }
@@ -291,10 +301,10 @@ mod tests {
         // 16 of 64 are a quarter: one more leaves room for one.
         for at in &others[..16] {
             assert_eq!(pool.take(4096, false), None);
-            assert_eq!(pool.complete(u64::from(*at)), Some(1));
+            assert_eq!(pool.complete(u64::from(*at), |_| ()), Some(1));
         }
         assert_eq!(pool.take(4096, false), None);
-        pool.complete(u64::from(others[16])).unwrap();
+        pool.complete(u64::from(others[16]), |_| ()).unwrap();
         assert_eq!(std::iter::from_fn(|| pool.take(4096, false)).count(), 17);
         // Of small frames, the number of buffers is the bound.
         let mut pool = Pool::new(512);

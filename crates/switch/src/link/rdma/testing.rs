@@ -1,12 +1,62 @@
 //! Two hosts with an RDMA device each, over a fabric in memory.
 
-use super::{LocalPair, MemberEntry, Setup, Tables};
+use super::{GuestRegions, LocalPair, MemberEntry, Setup, Tables};
 use crate::fdb::{PeerIndex, PortIndex, SegmentIndex};
+use crate::virtio::memory::RegionSpec;
+use crate::virtio::{GuestMemory, Span};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tidegate_contract::Mac;
+use tidegate_frontend::memory::SharedMemory;
 use tidegate_verbs::simulated::{self, Fabric};
-use tidegate_verbs::{Address, Library};
+use tidegate_verbs::{Access, Address, Library, Region};
+
+/// Bytes of each of a guest's two regions.
+const REGION: usize = 1 << 18;
+
+/// A guest that puts bytes into its memory: two regions.
+pub struct Guest {
+    pub memory: Arc<GuestMemory>,
+    /// Where the next bytes go.
+    at: usize,
+}
+
+impl Guest {
+    /// Returns one with zeroed memory.
+    pub fn new() -> Self {
+        let shared = SharedMemory::new(0, 2 * REGION).unwrap();
+        let spec = |at: u64| {
+            let (guest_addr, mmap_offset) = (2 * at * REGION as u64, at * REGION as u64);
+            let fd = shared.fd().try_clone_to_owned().unwrap();
+            RegionSpec { guest_addr, user_addr: guest_addr, size: REGION as u64, mmap_offset, fd }
+        };
+        Self { memory: Arc::new(GuestMemory::map(vec![spec(0), spec(1)]).unwrap()), at: 0 }
+    }
+
+    /// Puts bytes behind those before and a gap, or into the other region, and returns where they are.
+    pub fn put(&mut self, bytes: &[u8], gap: usize, in_other: bool) -> Span {
+        let from = self.at + gap + if in_other { REGION } else { 0 };
+        let (region, from) = (from / REGION % 2, from % REGION);
+        let from = if from + bytes.len() > REGION { 0 } else { from };
+        self.at = region * REGION + from + bytes.len();
+        let (start, len) = self.memory.regions().nth(region).unwrap();
+        assert!(from + bytes.len() <= len);
+        let ptr = start.wrapping_add(from);
+        // SAFETY: in the region, which is mapped as long as the guest is there.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), ptr, bytes.len()) };
+        Span { ptr, len: bytes.len() as u32 }
+    }
+
+    /// Registers the memory, as that of a port, with a host's device.
+    pub fn regions(&self, side: &Side, port: PortIndex) -> Arc<GuestRegions> {
+        let region = |(start, len)| {
+            // SAFETY: the memory keeps it mapped.
+            unsafe { Region::over(&side.setup.device, start, len, self.memory.clone(), Access::Read) }
+                .unwrap()
+        };
+        Arc::new(GuestRegions::new(port, self.memory.clone(), self.memory.regions().map(region).collect()))
+    }
+}
 
 /// A host's device.
 pub struct Side {

@@ -46,7 +46,8 @@ impl Scene {
     /// The same, from the vNIC of a port.
     fn post_from(&mut self, port: u16, number: u16, len: usize, is_urgent: bool) -> bool {
         let way = self.out.way(port, SEGMENT, A, B).unwrap();
-        let (mut destined, next) = self.out.destined(way, if is_urgent { 46 << 2 } else { 0 }, is_urgent);
+        let (mut destined, next) =
+            self.out.destined(port, way, if is_urgent { 46 << 2 } else { 0 }, is_urgent);
         let Some(room) = destined.room(header::LEN + len) else { return false };
         let (before, frame) = room.split_at_mut(header::LEN);
         before.copy_from_slice(&Header { sequence: *next, checksum: Checksum::Complete }.write());

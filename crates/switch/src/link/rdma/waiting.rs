@@ -20,6 +20,8 @@ pub struct To {
     pub handle: u8,
     /// Bytes of the datagram.
     pub len: u32,
+    /// Those in the buffer: all, or its beginning.
+    pub copied: u32,
 }
 
 /// Lists of buffers, by queue pair.

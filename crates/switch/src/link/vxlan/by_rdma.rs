@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  frame ─ its vNIC and its receiver have queue pairs, and it fits? ─ yes ─▶ encapsulate ─▶ send buffers
+//!                                   │                                   └ the guest's memory, with zero copy: held
 //!                                   └─ no ─▶ VXLAN
 //!  queue pair ─▶ frame of a member ─ its peer carries the segment? ─▶ as VXLAN's: mark, stamp, copied into the store
 //! ```
@@ -20,11 +21,13 @@ use crate::clock::{RawTime, clock};
 use crate::fdb::PeerIndex;
 use crate::frame::VnetHdr;
 use crate::hosts::Clocks;
-use crate::link::Posted;
 use crate::link::rdma::incoming::Arrived;
+use crate::link::rdma::outgoing::Gathered;
 use crate::link::rdma::{self, outgoing};
 use crate::link::store::Store;
+use crate::link::{Completed, Posted};
 use crate::slots::{Frame, FrameRef};
+use crate::virtio::Span;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use tidegate_evidence::DropReason;
@@ -46,10 +49,25 @@ impl Room for Datagrams<'_> {
     #[inline]
     fn room(&mut self, len: usize) -> Option<&mut [u8]> {
         let room = self.destined.room(len)?;
-        // RoCE pads to 4 bytes.
-        self.on_wire.add((len - header::LEN).next_multiple_of(4) + MORE);
+        self.on_wire.add(on_wire(len));
         Some(room)
     }
+
+    #[inline]
+    fn gather(&mut self, head: usize, body: &[Span], len: usize) -> Gathered<'_> {
+        let room = self.destined.gather(head, body, len);
+        if matches!(room, Gathered::Begin(_)) {
+            self.on_wire.add(on_wire(head + len));
+        }
+        room
+    }
+}
+
+/// Returns the bytes on the wire of a datagram of `len` bytes, beyond the outer headers of VXLAN.
+#[inline]
+fn on_wire(len: usize) -> usize {
+    // RoCE pads to 4 bytes.
+    (len - header::LEN).next_multiple_of(4) + MORE
 }
 
 /// The header of a frame in a datagram.
@@ -99,9 +117,11 @@ impl Rx {
         };
         let stamping = super::post::stamping(&mut self.pairs, &mut self.time, &mut self.now, frame, peer);
         let Some(lane) = self.rdma.as_deref_mut() else { return Posted::Dropped(DropReason::NoReceiver) };
-        let (destined, next) = lane.destined(way, outer.traffic_class, outer.is_urgent());
+        let (destined, next) = lane.destined(frame.source, way, outer.traffic_class, outer.is_urgent());
         let mut room = Datagrams { destined, on_wire: &mut self.lanes.on_wire };
         match encapsulate(frame, &mut Numbered { next }, &mut room, stamping) {
+            Encapsulated::All if room.destined.holds() => Posted::Later,
+            Encapsulated::Part(payload) if room.destined.holds() => Posted::LaterPart(payload),
             Encapsulated::All => Posted::Done,
             Encapsulated::Part(payload) => Posted::Part(payload),
             Encapsulated::NoRoom => Posted::NoBuffers,
@@ -129,6 +149,35 @@ impl Rx {
         counters.frames += fate.sent;
         counters.bytes += fate.bytes;
         counters.drop(DropReason::UplinkRefused, fate.unsent);
+    }
+
+    /// Whether a frame may be held: it is best effort of a vNIC with zero copy.
+    #[inline]
+    pub(super) fn may_hold(&self, frame: &Frame) -> bool {
+        !frame.is_realtime() && self.rdma.as_deref().is_some_and(|lane| lane.may_hold(frame.source))
+    }
+
+    /// Returns the most frames that it holds.
+    pub(in crate::link) fn depth(&self) -> usize {
+        if self.rdma.is_some() { outgoing::HELD } else { 0 }
+    }
+
+    /// Returns the end of its oldest held frame; `None` while that is open.
+    pub(in crate::link) fn completed(&mut self) -> Option<Completed> {
+        let is_lost = self.rdma.as_deref_mut()?.completed()?;
+        Some(if is_lost { Completed::Dropped(DropReason::UplinkRefused) } else { Completed::Done })
+    }
+
+    /// Whether that has ended.
+    pub(in crate::link) fn has_completed(&mut self) -> bool {
+        self.rdma.as_deref_mut().is_some_and(rdma::Outgoing::has_completed)
+    }
+
+    /// Gives up all held frames.
+    pub(in crate::link) fn cancel(&mut self) {
+        if let Some(lane) = self.rdma.as_deref_mut() {
+            lane.give_up();
+        }
     }
 
     /// Replaces the queue pairs, and returns those before; `None` without RDMA.

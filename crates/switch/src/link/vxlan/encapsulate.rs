@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  frame, super-frame ─▶ wire frames ─▶ │ header │ head │ body │ stamp │   one datagram each
+//!                             │                         └ stays where it is, if the room can gather it from there
 //!                             └ checksums finished, if the header cannot tell that they are not
 //! ```
 
@@ -11,6 +12,7 @@ use crate::frame::offload::receiver_hdr;
 use crate::frame::{HEADER_MAX, Headers, Payload, Segmenter, VnetHdr, ecn, finish_checksum, flow_of, parse};
 use crate::link::Receiver;
 use crate::link::delivery::payload;
+use crate::link::rdma::outgoing::Gathered;
 use crate::link::receiver::{Form, copy_body};
 use crate::slots::{Frame, NEVER, body_spans, slice_spans};
 use crate::virtio::{MAX_SPANS, Span};
@@ -32,6 +34,13 @@ const RECEIVER: Receiver = Receiver {
 pub trait Room {
     /// Returns room for the next datagram, of `len` bytes, all of which are then written; `None` without room.
     fn room(&mut self, len: usize) -> Option<&mut [u8]>;
+
+    /// Returns room for the beginning of the next datagram, all of which is then written, if the rest can be read where it is:
+    /// `head` bytes, and perhaps first ones of the body, whose `len` bytes are in `body`.
+    #[inline]
+    fn gather(&mut self, _head: usize, _body: &[Span], _len: usize) -> Gathered<'_> {
+        Gathered::Whole
+    }
 }
 
 /// What stands before each frame.
@@ -209,6 +218,21 @@ fn write<B: Before>(
     unfinished: Option<(VnetHdr, &Headers)>,
     stamping: &mut Option<Stamping<'_>>,
 ) -> Option<()> {
+    if stamping.is_none() && (B::TELLS_UNFINISHED || unfinished.is_none()) {
+        match room.gather(B::LEN + head.len(), body, body_len) {
+            Gathered::Begin(begin) => {
+                let (before, rest) = begin.split_at_mut(B::LEN);
+                header.write(before, unfinished.as_ref().map(|(vnet, _)| vnet));
+                let (to, more) = rest.split_at_mut(head.len());
+                to.copy_from_slice(head);
+                let copied = copy_body(body, more);
+                debug_assert_eq!(copied, more.len(), "the body has as many");
+                return Some(());
+            }
+            Gathered::Full => return None,
+            Gathered::Whole => {}
+        }
+    }
     let trailer = if stamping.is_some() { stamp::LEN } else { 0 };
     let datagram = room.room(B::LEN + head.len() + body_len + trailer)?;
     let (before, frame) = datagram.split_at_mut(B::LEN);

@@ -63,11 +63,17 @@ impl Rx {
         }
     }
 
-    /// Posts the first of `frames`: returns how many are done, and the next one's result if it differs.
+    /// Posts the first of `frames`, which begin with `head`: returns how many are done, and the next one's result if it
+    /// differs.
     pub(in crate::link) fn post_run<'a>(
         &mut self,
+        head: &Frame,
         frames: impl Iterator<Item = &'a Frame>,
     ) -> (u32, Option<Posted>) {
+        if self.may_hold(head) {
+            // One by one: their source is the same, and each may be held.
+            return (0, None);
+        }
         self.now = None;
         let mut done = 0;
         for frame in frames {

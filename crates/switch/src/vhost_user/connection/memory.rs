@@ -94,7 +94,8 @@ impl Connection<'_> {
         let need = Amounts { bytes, regions: regions.len() as u64, descriptors: 0 };
         let charge = self.service.account.charge(need).map_err(|why| exceeded(message, why))?;
         let memory = GuestMemory::map(&regions).map_err(|why| format!("{message}: {why}"))?;
-        let memory = Arc::new(memory.charged(charge));
+        let (files, is_on_disk) = Shared::memory(&regions, memory.disk().is_some());
+        let memory = Arc::new(memory.charged(charge).with_files(files.clone()));
         if let Some(disk) = memory.disk() {
             if self.status.has_deadline() {
                 return refuse(format!(
@@ -113,10 +114,9 @@ impl Connection<'_> {
             return refuse(format!("{message}: {reason}"));
         }
         let preallocated = memory.preallocated();
-        let (files, disk) = Shared::memory(&regions, memory.disk().is_some());
         let shared = {
             let mut shared = self.service.shared();
-            shared.disk = disk;
+            shared.disk = is_on_disk;
             std::mem::replace(&mut shared.files, files)
         };
         let before = (shared, self.memory.replace(memory), std::mem::replace(&mut self.regions, regions));

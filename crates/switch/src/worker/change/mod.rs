@@ -10,10 +10,11 @@ pub mod quiesce;
 use super::Worker;
 use super::crossing::Fate;
 use super::events::Event;
+use super::outstanding::end_rest;
 use super::turns::Party;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::port::capture_tap::CaptureTap;
-use crate::port::{Port, PortContract, PortInfo};
+use crate::port::{Egress, Port, PortContract, PortInfo};
 use crate::sched::{Queued, SourceId};
 use crate::slots::FrameRef;
 use tidegate_evidence::DropReason;
@@ -127,8 +128,10 @@ impl Worker {
                     }
                     None => {
                         let fates = &mut self.fates;
-                        port.egress.scheduler.remove_source(id, |queued| {
-                            fates.push(dropped_fate(*own, &queued, now, DropReason::SenderReset));
+                        let Egress { scheduler, outstanding, .. } = &mut port.egress;
+                        scheduler.remove_source(id, |queued| {
+                            let fate = dropped_fate(*own, &queued, now, DropReason::SenderReset);
+                            end_rest(fates, outstanding, queued.bytes, fate);
                         });
                     }
                 }

@@ -11,11 +11,12 @@
 
 use super::dropped_fate;
 use crate::fdb::PortIndex;
-use crate::port::Port;
+use crate::port::{Egress, Port};
 use crate::sched::{Queued, SourceId};
 use crate::slots::NEVER;
 use crate::worker::Worker;
 use crate::worker::crossing::{MOST, Peer};
+use crate::worker::outstanding::end_rest;
 use tidegate_evidence::DropReason;
 
 impl Worker {
@@ -56,7 +57,7 @@ impl Worker {
     }
 
     /// Drops all frames of `source` that wait at own egresses. Frames that links hold come back within
-    /// [`LONGEST`](crate::port::outstanding::LONGEST).
+    /// the link's [longest time](crate::link::Rx::longest).
     pub fn drop_source(&mut self, source: PortIndex) {
         self.all_crossings();
         let now = self.now;
@@ -64,9 +65,11 @@ impl Worker {
         for own in &self.owned {
             let Some(port) = &mut self.ports[*own as usize] else { continue };
             let fates = &mut self.fates;
+            let Egress { scheduler, outstanding, .. } = &mut port.egress;
             for id in [source.into(), SourceId::arrivals(source)] {
-                port.egress.scheduler.clear_source(id, |queued: Queued<_>| {
-                    fates.push(dropped_fate(*own, &queued, now, DropReason::SenderReset));
+                scheduler.clear_source(id, |queued: Queued<_>| {
+                    let fate = dropped_fate(*own, &queued, now, DropReason::SenderReset);
+                    end_rest(fates, outstanding, queued.bytes, fate);
                 });
             }
         }

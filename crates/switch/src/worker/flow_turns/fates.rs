@@ -212,7 +212,7 @@ impl Rig {
 
     fn finish(mut self) {
         self.script.lock().unwrap().answers.clear();
-        self.wait(200 * MS);
+        self.wait(400 * MS);
         let egress = &self.worker.ports[usize::from(TO)].as_ref().unwrap().egress;
         assert_eq!((egress.scheduler.backlog_total().frames, egress.scheduler.active_flows()), (0, 0));
         assert!(egress.outstanding.is_empty() && self.worker.is_drained());

@@ -14,6 +14,7 @@ mod fates;
 mod tests;
 
 use super::Worker;
+use super::outstanding::end_rest;
 use super::parts::{note_part, record_part};
 use super::serve::{fate, waited_for_rate};
 use crate::link::delivery::{on_wire, understands_marks};
@@ -78,6 +79,7 @@ impl Worker {
         *starved = None;
         if is_held {
             outstanding.push(*queued, Some((frames, bytes)), blocked, self.now);
+            port.note_given(frame.source, self.now);
         } else {
             *last_sent = (frame.source, self.now);
             note_part(port, (frames, bytes), None);
@@ -113,10 +115,11 @@ impl Worker {
         let bytes = bytes.min(queued.bytes);
         self.touched.insert(port.index);
         port.stats.rx.dropped[reason as usize].add(1);
-        let Egress { scheduler, last_sent, blocked_since, .. } = &mut port.egress;
+        let Egress { scheduler, last_sent, blocked_since, outstanding, .. } = &mut port.egress;
         scheduler.drop_part(self.now, bytes);
         if bytes == queued.bytes {
-            self.fates.push(fate(port.index, *last_sent, *blocked_since, queued, self.now, Some(reason)));
+            let fate = fate(port.index, *last_sent, *blocked_since, queued, self.now, Some(reason));
+            end_rest(&mut self.fates, outstanding, bytes, fate);
         }
         Backlog { frames: 1, bytes: bytes.into() }
     }

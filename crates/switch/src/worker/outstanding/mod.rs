@@ -2,26 +2,37 @@
 //!
 //! ```text
 //!  egress's turn ─▶ completed? ─┬─ yes ─▶ fate: delivered, dropped ──▶ the next
-//!                               ├─ no ──▶ held for LONGEST? ─ yes ─┐
+//!                               ├─ no ──▶ held for too long? yes ─┐
 //!                               └─ the link is broken ─────────────┴▶ cancel ─▶ fates: dropped
 //!  receiver goes, switch retires ─▶ what was completed by then ─▶ cancel ─▶ fates: dropped
 //! ```
 //!
-//! They move with a port, in its egress and its link. A source that goes waits for its frames, for LONGEST
-//! and one loop at most.
+//! They move with a port, in its egress and its link. A source that goes waits for its frames, for the links' longest time
+//! and one loop at most. A frame of which a part is held ends behind that part, whatever becomes of its rest.
 
 #[cfg(test)]
 mod scene;
 #[cfg(test)]
 mod tests;
 
+use super::crossing::Fate;
+use super::fates::Fates;
 use super::parts::note_part;
 use super::{Worker, budget, sleep};
 use crate::fdb::PortIndex;
 use crate::link::Completed;
-use crate::port::Port;
-use crate::port::outstanding::HeldFrame;
+use crate::port::outstanding::{EndedFrame, Entry, HeldFrame, Outstanding};
+use crate::port::{Egress, Port};
 use tidegate_evidence::DropReason;
+
+/// Notes the fate of a frame whose rest of `bytes` left its queue: at once, or behind the parts of it that the link holds.
+#[inline]
+pub(super) fn end_rest(fates: &mut Fates, outstanding: &mut Outstanding, bytes: u32, fate: Fate) {
+    let Fate { frame, dropped, queued, buffers, behind, .. } = fate;
+    if !outstanding.push_ended(EndedFrame { frame, dropped, queued, buffers, behind }, bytes) {
+        fates.push(fate);
+    }
+}
 
 impl Worker {
     /// Ends frames that an egress's link has completed, or held for too long; `true` if there was any.
@@ -60,17 +71,42 @@ impl Worker {
         if port.broken || port.egress.outstanding.is_empty() {
             return None;
         }
-        let dropped = match port.link.rx.completed()? {
-            Completed::Done => None,
-            Completed::Dropped(reason) => Some(reason),
-            Completed::Broken(why) => {
-                self.fault(port, &why);
-                return None;
-            }
+        let dropped = match port.egress.outstanding.oldest()? {
+            Entry::Ended(_) => None,
+            Entry::Held(_) => match port.link.rx.completed()? {
+                Completed::Done => None,
+                Completed::Dropped(reason) => Some(reason),
+                Completed::Broken(why) => {
+                    self.fault(port, &why);
+                    return None;
+                }
+            },
         };
-        let held = port.egress.outstanding.pop()?;
-        self.conclude_held(port, &held, dropped);
-        Some(held.source)
+        let entry = port.egress.outstanding.pop()?;
+        // Before its end, which may give the frame back.
+        let source = entry.source();
+        self.conclude_entry(port, &entry, dropped);
+        Some(source)
+    }
+
+    fn conclude_entry(&mut self, port: &mut Port, entry: &Entry, dropped: Option<DropReason>) {
+        match entry {
+            Entry::Held(held) => self.conclude_held(port, held, dropped),
+            Entry::Ended(ended) => {
+                let EndedFrame { frame, dropped, queued, buffers, behind } = *ended;
+                self.note_time(frame.get());
+                let (egress, at) = (port.index, self.now);
+                self.fates.push(Fate { frame, egress, at, dropped, queued, buffers, behind });
+            }
+        }
+    }
+
+    /// Moves the last fate, of the rest of a frame of `bytes`, behind the parts of it that the link holds, if there are any.
+    #[inline(never)]
+    pub(super) fn defer_rest(&mut self, egress: &mut Egress, bytes: u32) {
+        if let Some(fate) = self.fates.pop() {
+            end_rest(&mut self.fates, &mut egress.outstanding, bytes, fate);
+        }
     }
 
     /// Concludes a frame that a link held.
@@ -85,8 +121,8 @@ impl Worker {
     /// Drops all frames that a link holds.
     fn cancel(&mut self, port: &mut Port, reason: DropReason) {
         port.link.rx.cancel();
-        while let Some(held) = port.egress.outstanding.pop() {
-            self.conclude_held(port, &held, Some(reason));
+        while let Some(entry) = port.egress.outstanding.pop() {
+            self.conclude_entry(port, &entry, Some(reason));
         }
     }
 }

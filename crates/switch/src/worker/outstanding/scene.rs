@@ -3,9 +3,9 @@
 use super::super::WorkerHandle;
 use super::super::{Worker, moving, testing};
 use crate::fdb::{PortIndex, SegmentIndex};
+use crate::link::LONGEST;
 use crate::link::deferred::{DEPTH, Script};
 use crate::link::{Link, Rx, deferred};
-use crate::port::outstanding::LONGEST;
 use crate::stats::Region;
 use crate::stats::layout::VnicSlot;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};

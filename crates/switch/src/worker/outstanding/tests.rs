@@ -1,8 +1,8 @@
 use super::scene::{EVERYONE, SENDERS, Scene};
 use crate::fdb::PortIndex;
+use crate::link::LONGEST;
 use crate::link::deferred::DEPTH;
 use crate::port::PortSet;
-use crate::port::outstanding::LONGEST;
 use crate::sched::EgressConfig;
 use proptest::prelude::*;
 use tidegate_contract::Rate;

@@ -31,9 +31,15 @@ const IN_ALL: u64 = 40_000_000;
 
 impl Worker {
     /// Notes that the first segments of a waiting super-frame left, with `payload` bytes after their
-    /// headers; the others found too few buffers.
+    /// headers; the others found too few buffers. `is_held`: their link completes them later.
     #[inline(never)]
-    pub(super) fn end_part(&mut self, port: &mut Port, queued: &Queued<FrameRef>, payload: u32) -> Backlog {
+    pub(super) fn end_part(
+        &mut self,
+        port: &mut Port,
+        queued: &Queued<FrameRef>,
+        payload: u32,
+        is_held: bool,
+    ) -> Backlog {
         let frame = queued.frame.get();
         let (frames, bytes) = on_wire(frame, payload);
         debug_assert!(bytes < queued.bytes, "the last part ends the frame");
@@ -42,7 +48,11 @@ impl Worker {
         let from = Delivery::of_rest(frame, queued.bytes).from;
         record_part(port, queued, Delivery { from, to: from + payload, ce: false });
         port.egress.scheduler.take_part(self.now, bytes);
-        note_part(port, (frames, bytes), None);
+        if is_held {
+            port.egress.outstanding.push(*queued, Some((frames, bytes)), NEVER, self.now);
+        } else {
+            note_part(port, (frames, bytes), None);
+        }
         let Egress { last_sent, blocked_since, part_at, starved, .. } = &mut port.egress;
         (*last_sent, *part_at, *starved) = ((frame.source, self.now), self.now, None);
         if *blocked_since == NEVER {

@@ -100,9 +100,7 @@ impl Scene {
                 let handle = side.to(to);
                 let send = Send {
                     id: self.sends[from].next,
-                    region: &side.region,
-                    from: 0,
-                    len: 8,
+                    pieces: &[Piece { region: &side.region, from: 0, len: 8 }],
                     is_signalled,
                     to: &handle,
                     queue_pair: to.pair.number(),
@@ -121,10 +119,9 @@ impl Scene {
                 let id = self.receives[at].next;
                 let from = (BUFFERS + id as usize % BUFFERS) * BUFFER as usize;
                 let has_place = self.receives[at].open.len() < DEPTHS.receive as usize;
+                let pieces = &[Piece { region: &side.region, from, len: BUFFER }];
                 // SAFETY: the test reads no memory.
-                let posted = unsafe {
-                    side.pair.post_receive(&[Receive { id, region: &side.region, from, len: BUFFER }])
-                };
+                let posted = unsafe { side.pair.post_receive(&[Receive { id, pieces }]) };
                 prop_assert_eq!(posted.is_ok(), has_place);
                 if has_place {
                     self.receives[at].post(true);

@@ -14,15 +14,15 @@ use tidegate_uplink::stamp::{self, Key, KeyNumber, Keys};
 use tidegate_verbs::simulated::{Datagram, Fabric, Fate};
 
 /// Two links with the sender's and the receiver's vNIC as members.
-struct Scene {
-    fabric: Fabric,
-    sides: [Side; 2],
-    tables: [Arc<Tables>; 2],
-    a: Host,
-    b: Host,
+pub struct Scene {
+    pub fabric: Fabric,
+    pub sides: [Side; 2],
+    pub tables: [Arc<Tables>; 2],
+    pub a: Host,
+    pub b: Host,
 }
 
-fn scene() -> Scene {
+pub fn scene() -> Scene {
     let fabric = Fabric::new();
     let sides = sides(&fabric, false);
     let setups = [&sides[0], &sides[1]].map(|side| Some(side.setup.clone()));
@@ -38,7 +38,7 @@ fn scene() -> Scene {
 
 impl Scene {
     /// Returns how many datagrams left by RDMA.
-    fn by_rdma(&self) -> u64 {
+    pub fn by_rdma(&self) -> u64 {
         self.sides[0].device.counters().datagrams
     }
 

@@ -8,6 +8,7 @@ mod sending;
 #[cfg(feature = "measure")]
 mod speed;
 mod stamps;
+mod zero_copy;
 
 use super::*;
 use crate::fdb::{PeerIndex, SegmentIndex};

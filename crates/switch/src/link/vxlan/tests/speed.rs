@@ -105,3 +105,38 @@ fn frames_a_second() {
         );
     }
 }
+
+/// Frames a second of CPU time into a queue pair of a device in memory: the sending host's work, with the device's calls
+/// and without what the device does afterwards.
+#[test]
+fn frames_a_second_by_rdma() {
+    for (name, payload, size, batch) in CASES.into_iter().chain([("4000 B, 16 a flush", 3958, None, 16)]) {
+        let mut scene = super::by_rdma::scene();
+        let device = scene.sides[0].device.clone();
+        let spec = if size.is_some() { Spec::tcp4(payload) } else { Spec::udp4(payload) };
+        let sent = if size.is_some() { asking(&spec, size) } else { plain(&spec.build()) };
+        let (mut frames, mut took) = (0u64, 0);
+        while took < TIME / 2 {
+            device.pause();
+            let began = cpu_time();
+            for _ in 0..batch {
+                assert_eq!(scene.a.rx.post(&sent.frame), Posted::Done);
+            }
+            scene.a.rx.flush();
+            took += cpu_time() - began;
+            frames += batch as u64;
+            device.resume();
+            let began = cpu_time();
+            scene.a.rx.flush();
+            took += cpu_time() - began;
+            while scene.b.tx.rdma.as_deref_mut().unwrap().look() {
+                while scene.b.tx.rdma.as_deref_mut().unwrap().take_next().is_some() {}
+            }
+        }
+        println!(
+            "{name:20} by RDMA: {:6.3} M frames/s, {:.0} ns a frame",
+            frames as f64 * 1e3 / took as f64,
+            took as f64 / frames as f64
+        );
+    }
+}
