@@ -84,8 +84,12 @@ impl Lane {
 
     /// Returns why the link has to be made anew, if it has.
     pub(super) fn broken(&self) -> Option<&'static str> {
-        let is_stuck = self.stuck.load(Ordering::Relaxed).then_some(STUCK);
-        (self.setup.counters.broken.get() > 0).then_some(BROKEN).or(is_stuck)
+        (self.setup.counters.broken.get() > 0).then_some(BROKEN).or(self.is_stuck().then_some(STUCK))
+    }
+
+    /// Whether the device does not complete what was sent.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Relaxed)
     }
 
     /// Notes that the device does not complete what was sent.

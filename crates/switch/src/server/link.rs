@@ -2,11 +2,13 @@
 
 use super::Switch;
 use super::pace::Pace;
+use super::rdma::Kind;
 use super::retire::DRAIN;
 use crate::clock::clock;
 use crate::fdb::PortIndex;
 use crate::moved::Outcome;
 use crate::vhost_user::errands::Errands;
+use crate::vhost_user::features::F_IN_ORDER;
 use crate::vhost_user::kick::Kick;
 use crate::vhost_user::notifier::Call;
 use crate::vhost_user::{PortControl, VringSetup};
@@ -114,21 +116,27 @@ impl Switch {
 impl PortControl for PortLink {
     fn set_features(&mut self, features: u64) {
         let index = self.index;
+        self.switch.rdma.guests.set_in_order(index, features & F_IN_ORDER != 0);
         self.on_worker(move |worker| worker.set_features(index, features));
     }
 
     fn set_memory(&mut self, memory: Arc<GuestMemory>) -> Result<(), String> {
         let (index, preallocated, disk) = (self.index, memory.preallocated(), memory.disk());
+        let (switch, new) = (self.switch.clone(), memory.clone());
+        let _held = switch.rdma.hold(index, Kind::Registered);
         let before = self.while_quiet(move |worker| worker.set_memory(index, &memory))?;
         self.errands.give_up(before);
+        switch.rdma.guests.set_memory(index, &new, &self.errands);
         self.switch.memory_arrived(index, preallocated, disk);
         Ok(())
     }
 
     fn set_log(&mut self, log: Option<DirtyLog>) {
-        let index = self.index;
+        let (index, switch, is_logged) = (self.index, self.switch.clone(), log.is_some());
+        let _held = switch.rdma.hold(index, Kind::Lent);
         let before = self.on_worker(move |worker| worker.set_log(index, log));
         self.errands.give_up(before);
+        switch.rdma.guests.set_logged(index, is_logged);
     }
 
     fn set_used_log(&mut self, queue: u16, log: Option<u64>) {
@@ -165,11 +173,15 @@ impl PortControl for PortLink {
 
     fn start_queue(&mut self, queue: u16, setup: VringSetup) -> Result<(), String> {
         let index = self.index;
-        self.on_worker(move |worker| worker.start_queue(index, queue, setup))
+        self.on_worker(move |worker| worker.start_queue(index, queue, setup))?;
+        self.switch.rdma.guests.set_running(index, queue, true);
+        Ok(())
     }
 
     fn stop_queue(&mut self, queue: u16) -> Option<u32> {
-        let index = self.index;
+        let (index, switch) = (self.index, self.switch.clone());
+        let _held = switch.rdma.hold(index, Kind::Lent);
+        switch.rdma.guests.set_running(index, queue, false);
         let (base, notifications) = self.while_quiet(move |worker| worker.stop_queue(index, queue))?;
         if let Some(kick) = &notifications.0 {
             self.forget(kick);
@@ -210,6 +222,9 @@ impl PortControl for PortLink {
     fn disconnect(&mut self, reason: &str) {
         let index = self.index;
         tracing::debug!(port = index, reason, "front end disconnected");
+        let switch = self.switch.clone();
+        let _held = switch.rdma.hold(index, Kind::Registered);
+        switch.rdma.guests.leave(index);
         let mut before = self.while_quiet(move |worker| worker.disconnect(index));
         for kick in before.iter_mut().flat_map(|vhost| vhost.rings()).filter_map(|ring| ring.kick.as_ref()) {
             self.forget(kick);

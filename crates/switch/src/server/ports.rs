@@ -212,6 +212,7 @@ impl Switch {
         };
         let status = Arc::new(ConnectionStatus::default());
         status.set_deadline(vnic.deadline.is_some());
+        status.set_zero_copy(vnic.zero_copy);
         let announced = matches!(socket, SocketEnd::Restored(_));
         let errands = Errands::new(&vnic.name);
         let config = PortConfig {
@@ -300,6 +301,7 @@ impl Switch {
         let (index, owner) = (entry.index, entry.worker);
         if let End::Vhost { status, .. } = &entry.end {
             status.set_deadline(vnic.deadline.is_some());
+            status.set_zero_copy(vnic.zero_copy);
         }
         (entry.segment, entry.vnic) = (segment, vnic);
         if changes_segment {

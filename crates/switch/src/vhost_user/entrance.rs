@@ -107,7 +107,7 @@ impl Entrance {
         // Accepts first: a front end that comes when the heir has gone finds its place free.
         let another = self.accept(now);
         if let Some(heir) = &mut self.heir
-            && let Err(end) = heir.read_message(&self.service, status.has_deadline(), hung_up, now)
+            && let Err(end) = heir.read_message(&self.service, status.excludes_in_order(), hung_up, now)
         {
             self.heir_ends(&end, status);
         }

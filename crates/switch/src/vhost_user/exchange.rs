@@ -97,10 +97,10 @@ fn handle(
 }
 
 /// Answers questions about the port that have the same answer for each front end; `None` for other
-/// messages. Without IN_ORDER if its vNIC has a deadline.
-pub fn about_port(request: &Request, queue_pairs: u16, has_deadline: bool) -> Option<Reply> {
+/// messages. Without IN_ORDER if its contract excludes that.
+pub fn about_port(request: &Request, queue_pairs: u16, excludes_in_order: bool) -> Option<Reply> {
     let answer = match request {
-        Request::GetFeatures => features::offered_to(queue_pairs, has_deadline),
+        Request::GetFeatures => features::offered_to(queue_pairs, excludes_in_order),
         Request::GetProtocolFeatures => features::offered_protocol().bits(),
         // In virtqueues, two for a pair. QEMU compares it with its queue pairs, and so starts a VM with too
         // many of them; its first message for one of those is then refused.

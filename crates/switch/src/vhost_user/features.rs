@@ -4,7 +4,8 @@
 //! Not offered, and why:
 //! - CTRL_VQ and its dependants: the front end runs the control queue itself.
 //! - IN_ORDER, to vNICs with a deadline: a waiting best-effort frame would delay the buffers of real-time
-//!   ones behind it. See docs/decisions/in-order.md.
+//!   ones behind it. See docs/decisions/in-order.md. To vNICs with zero copy: a buffer that a device still reads would
+//!   delay those behind it.
 //! - PAGEFAULT: post-copy would stall the worker, and with it every other port.
 //! - ACCESS_PLATFORM: there is no IOTLB; rings hold guest physical addresses.
 
@@ -89,9 +90,9 @@ pub fn offered(queue_pairs: u16) -> u64 {
     if queue_pairs > 1 { all } else { all & !NET_F_MQ }
 }
 
-/// Returns the features offered at a port whose vNIC has a deadline, or not.
-pub fn offered_to(queue_pairs: u16, has_deadline: bool) -> u64 {
-    offered(queue_pairs) & !if has_deadline { F_IN_ORDER } else { 0 }
+/// Returns the features offered at a port whose contract excludes IN_ORDER, or not.
+pub fn offered_to(queue_pairs: u16, excludes_in_order: bool) -> u64 {
+    offered(queue_pairs) & !if excludes_in_order { F_IN_ORDER } else { 0 }
 }
 
 /// Returns the protocol features of every port.

@@ -115,14 +115,14 @@ impl Heir {
         matches!(self.next, Next::WantsPort(_))
     }
 
-    /// Reads at most one message; `has_deadline` is the contract's.
+    /// Reads at most one message; `excludes_in_order` is the contract's.
     ///
     /// # Errors
     /// It must not wait any longer.
     pub fn read_message(
         &mut self,
         service: &Service,
-        has_deadline: bool,
+        excludes_in_order: bool,
         hung_up: bool,
         now: Instant,
     ) -> Result<(), End> {
@@ -177,7 +177,7 @@ impl Heir {
                     ));
                 }
                 tracing::debug!(port = service.name, "the waiting front end sends {:?}", header.code);
-                let mut to = Waiting { state: &mut self.state, service, has_deadline };
+                let mut to = Waiting { state: &mut self.state, service, excludes_in_order };
                 exchange::exchange(&self.stream, service, header, &mut to).map_err(End::ThrownOut)
             }
             Err(reason) => throw_out(reason),
@@ -249,7 +249,7 @@ fn is_harmless(code: FrontendReq) -> bool {
 struct Waiting<'a> {
     state: &'a mut HeirState,
     service: &'a Service,
-    has_deadline: bool,
+    excludes_in_order: bool,
 }
 
 impl Waiting<'_> {
@@ -289,7 +289,7 @@ impl MessageHandler for Waiting<'_> {
 
     fn handle(&mut self, request: Request) -> Result<Option<Reply>, Rejection> {
         let queue_pairs = self.state.vrings.len() as u16 / 2;
-        if let Some(reply) = exchange::about_port(&request, queue_pairs, self.has_deadline) {
+        if let Some(reply) = exchange::about_port(&request, queue_pairs, self.excludes_in_order) {
             return Ok(Some(reply));
         }
         match request {

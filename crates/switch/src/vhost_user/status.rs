@@ -55,6 +55,7 @@ pub struct ConnectionStatus {
     now: Mutex<Snapshot>,
     changed: Condvar,
     deadline: AtomicBool,
+    zero_copy: AtomicBool,
 }
 
 impl ConnectionStatus {
@@ -80,6 +81,16 @@ impl ConnectionStatus {
 
     pub(super) fn has_deadline(&self) -> bool {
         self.deadline.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether the contract has zero copy. Front ends that connect meanwhile are not offered VIRTIO_F_IN_ORDER.
+    pub fn set_zero_copy(&self, zero_copy: bool) {
+        self.zero_copy.store(zero_copy, Ordering::Relaxed);
+    }
+
+    /// Whether the contract excludes VIRTIO_F_IN_ORDER.
+    pub(super) fn excludes_in_order(&self) -> bool {
+        self.has_deadline() || self.zero_copy.load(Ordering::Relaxed)
     }
 
     pub(super) fn update(&self, change: impl FnOnce(&mut Snapshot)) {

@@ -314,7 +314,7 @@ impl GuestMemory {
     }
 
     /// Returns the blocks that each of its files has now; `None` if one lacks some, is on a disk, or is not known. Fewer blocks
-    /// than before are holes: whoever still has the former pages, such as a device, has others than the guest.
+    /// than before are holes: a device that still has the former pages has others than the guest.
     pub fn blocks(&self) -> Option<Vec<i64>> {
         // Memory alone answers at once.
         let is_known = self.disk.is_none() && !self.files.0.is_empty();

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use tidegate_contract::{Peer, Remote, SecretKey, Segment, SegmentKey, Uplink, testing};
-use tidegate_evidence::{RdmaCounts, RdmaStatus};
+use tidegate_evidence::{RdmaCounts, RdmaStatus, ZeroCopyStatus};
 use tidegate_frontend::front_end::Options;
 use tidegate_switch::quota;
 use tidegate_switch::server::Switch;
@@ -48,6 +48,11 @@ pub struct Two {
 
 /// Returns two hosts, each with a vNIC that the other one knows as a member.
 pub fn two() -> Two {
+    two_with("", &Options::default())
+}
+
+/// As [`two`], with more keys in the vNICs' contracts, and guests like this.
+pub fn two_with(keys: &str, options: &Options) -> Two {
     let fabric = Fabric::new();
     let mut alone = Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner));
     let addresses = [[127, 0, 0, 1], [127, 0, 0, 2]].map(IpAddr::from);
@@ -62,8 +67,8 @@ pub fn two() -> Two {
         let cpus = (Cpus::None, Host::read().unwrap());
         let switch = Switch::start_with(1, cpus, None, quota::PORT_MEMORY, open).unwrap();
         let host = TestSwitch::of(switch, alone.take());
-        let contract = |n: usize| vnic(["a", "b"][n], n as u8 + 1, "transport = \"rdma\"");
-        let guest = host.guest_with(&contract(n), Options::default());
+        let contract = |n: usize| vnic(["a", "b"][n], n as u8 + 1, &format!("transport = \"rdma\"\n{keys}"));
+        let guest = host.guest_with(&contract(n), options.clone());
         let remote = super::contract(&contract(1 - n));
         let remote = Remote {
             mac: remote.mac,
@@ -141,6 +146,11 @@ impl Side {
 
     pub fn counts(&self) -> RdmaCounts {
         self.status().counts
+    }
+
+    /// Returns the state of its vNIC's zero copy.
+    pub fn zero_copy(&self) -> Option<ZeroCopyStatus> {
+        self.status().pairs.first()?.zero_copy.clone()
     }
 
     /// Returns the number of its vNIC's queue pair.

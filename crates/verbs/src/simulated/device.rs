@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Fabric, addresses ─▶ Device ─▶ Library ─ open ─▶ Device (the same)
-//!              ▲ pause, fail_next_send, break_queue_pair, set_active, unplug, refuse
+//!              ▲ pause, fail_next_send, break_queue_pair, set_active, unplug, refuse, pin_slowly
 //! ```
 
 use super::fabric::Fabric;
@@ -93,7 +93,7 @@ impl Device {
         self.fabric.lock().check_call(self.index, call).map_err(|error| Error::Call { call, error })
     }
 
-    fn with<R>(&self, work: impl FnOnce(&mut Machine) -> R) -> R {
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut Machine) -> R) -> R {
         work(&mut self.fabric.lock().machines[self.index])
     }
 
@@ -158,6 +158,16 @@ impl Device {
     /// Has the next call of this name (`ibv_create_qp`, ...) fail with an error number. Several wait in turn.
     pub fn refuse(&self, call: &'static str, error: i32) {
         self.with(|machine| machine.refusals.push_back((call, error)));
+    }
+
+    /// Has registrations of others' memory wait, or go on: the pages of a large guest are many.
+    pub fn pin_slowly(&self, slowly: bool) {
+        self.with(|machine| machine.pins_slowly = slowly);
+    }
+
+    /// Returns how many bytes of others' memory are registered.
+    pub fn foreign(&self) -> usize {
+        self.with(|machine| machine.foreign)
     }
 
     /// Takes the device out: its queue pairs fail, and each call answers EIO.

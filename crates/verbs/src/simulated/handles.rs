@@ -15,6 +15,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Registered memory.
 #[derive(Debug)]
@@ -22,6 +23,14 @@ pub(crate) struct Region {
     memory: Arc<Memory>,
     access: Access,
     device: Device,
+    /// Bytes of others that it has.
+    foreign: usize,
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.device.with(|machine| machine.foreign -= self.foreign);
+    }
 }
 
 impl Region {
@@ -29,7 +38,7 @@ impl Region {
         let call = "ibv_reg_mr";
         device.check(call)?;
         let memory = Memory::new(bytes).ok_or(Error::Call { call, error: error(libc::ENOMEM) })?;
-        Ok(Self { memory: Arc::new(memory), access: Access::Write, device: device.clone() })
+        Ok(Self { memory: Arc::new(memory), access: Access::Write, device: device.clone(), foreign: 0 })
     }
 
     /// # Safety
@@ -41,10 +50,14 @@ impl Region {
         owner: Arc<dyn Any + Send + Sync>,
         access: Access,
     ) -> Result<Self, Error> {
+        while device.with(|machine| machine.pins_slowly) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         device.check("ibv_reg_mr")?;
         // SAFETY: the caller's promise.
         let memory = Arc::new(unsafe { Memory::over(start, len, owner) });
-        Ok(Self { memory, access, device: device.clone() })
+        device.with(|machine| machine.foreign += len);
+        Ok(Self { memory, access, device: device.clone(), foreign: len })
     }
 
     pub(crate) fn len(&self) -> usize {

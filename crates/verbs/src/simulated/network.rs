@@ -53,6 +53,10 @@ pub struct Machine {
     pub last_served: u32,
     /// The next call of this name fails with this error number.
     pub refusals: VecDeque<(&'static str, i32)>,
+    /// Registrations of others' memory do not end.
+    pub pins_slowly: bool,
+    /// Bytes of others' memory that are registered.
+    pub foreign: usize,
     /// What it did.
     pub counters: Counters,
     /// What became of datagrams that arrived.
@@ -116,6 +120,8 @@ impl Machine {
             next_pair: FIRST_QUEUE_PAIR,
             last_served: 0,
             refusals: VecDeque::new(),
+            pins_slowly: false,
+            foreign: 0,
             counters: Counters::default(),
             fates: Fates::default(),
         }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tidegate_verbs::Region;
 
 /// Drops things elsewhere: deregistering unpins all pages, which may take long.
-pub type GiveUp = Box<dyn Fn(Box<dyn Any + Send>) + Send + Sync>;
+pub type GiveUp = Box<dyn FnOnce(Box<dyn Any + Send>) + Send + Sync>;
 
 /// A guest's memory table, registered with a device.
 pub struct Registered {
@@ -68,7 +68,7 @@ impl GuestRegions {
         Self { port, registered: Arc::new(Registered::new(memory, regions)), _in_use: None }
     }
 
-    /// Returns those of memory that a port's guest has, and drops `in_use` when no link and no device uses them any more.
+    /// Returns the regions of the memory of a port's guest, and drops `in_use` when no link and no device uses them any more.
     pub fn in_use(port: PortIndex, registered: Arc<Registered>, in_use: impl Any + Send + Sync) -> Self {
         Self { port, registered, _in_use: Some(Box::new(in_use)) }
     }
@@ -115,7 +115,7 @@ impl GuestRegions {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if let Some(give_up) = &self.give_up {
+        if let Some(give_up) = self.give_up.take() {
             give_up(Box::new((std::mem::take(&mut self.regions), self.memory.clone())));
         }
     }

@@ -12,12 +12,14 @@ use std::sync::Arc;
 /// Longest wait for the ends of sends (ns).
 const LONGEST: u64 = 2_000_000_000;
 
-/// Replaced tables of a link. Dropped while the device may still read them, they are leaked.
+/// Replaced tables of a link. Dropped while the device may still read them, they are leaked, unless the link is gone, so
+/// that their queue pairs end with them.
 #[derive(Debug)]
 pub struct Retiring {
     old: Option<Arc<Tables>>,
     counters: Arc<Counters>,
     began: u64,
+    is_stuck: bool,
 }
 
 /// What became of replaced tables.
@@ -39,7 +41,7 @@ impl Retiring {
             // A device that is gone completes nothing, and reads nothing.
             let _ = pair.fail();
         }
-        Self { old: Some(old), counters: counters.clone(), began: now }
+        Self { old: Some(old), counters: counters.clone(), began: now, is_stuck: false }
     }
 
     /// Frees the tables if the device is done with what was sent by them, which the link's worker notes within microseconds. Only
@@ -51,14 +53,27 @@ impl Retiring {
                 Retired::Yes
             }
             _ if now.saturating_sub(self.began) <= LONGEST => Retired::NotYet,
-            _ => Retired::Stuck,
+            _ => {
+                self.is_stuck = true;
+                Retired::Stuck
+            }
         }
+    }
+}
+
+impl Retiring {
+    /// Whether the queue pairs are destroyed with the tables, before what the device reads.
+    fn has_last_pairs(&self) -> bool {
+        let is_last = |old: &Arc<Tables>| {
+            Arc::strong_count(old) == 1 && old.pairs().iter().all(|pair| Arc::strong_count(pair) == 1)
+        };
+        self.old.as_ref().is_some_and(is_last)
     }
 }
 
 impl Drop for Retiring {
     fn drop(&mut self) {
-        if self.counters.replaced.get() > 0 {
+        if self.counters.replaced.get() > 0 && (self.is_stuck || !self.has_last_pairs()) {
             std::mem::forget(self.old.take());
         }
     }

@@ -44,7 +44,8 @@ impl Loaded {
             }
             (name, device)
         };
-        Devices(self.names.into_iter().map(open).collect())
+        let lockable = getrlimit(Resource::Memlock).current;
+        Devices { all: self.names.into_iter().map(open).collect(), lockable }
     }
 }
 
@@ -60,17 +61,22 @@ fn raise_locked_memory() {
 
 /// The devices, in the order of their options; those of no use with the reason.
 #[derive(Default)]
-pub struct Devices(Vec<(String, Result<Arc<Device>, String>)>);
+pub struct Devices {
+    all: Vec<(String, Result<Arc<Device>, String>)>,
+    /// Bytes of memory that they may lock; `None` without a limit.
+    pub(super) lockable: Option<u64>,
+}
 
 impl Devices {
     /// Returns devices that are open already.
     pub fn of(devices: Vec<Arc<Device>>) -> Self {
-        Self(devices.into_iter().map(|device| (device.name().to_owned(), Ok(device))).collect())
+        let named = |device: Arc<Device>| (device.name().to_owned(), Ok(device));
+        Self { all: devices.into_iter().map(named).collect(), lockable: None }
     }
 
     /// Whether one is open.
     pub fn is_any_open(&self) -> bool {
-        self.0.iter().any(|(_, device)| device.is_ok())
+        self.all.iter().any(|(_, device)| device.is_ok())
     }
 
     /// Returns an open device.
@@ -78,7 +84,7 @@ impl Devices {
     /// # Errors
     /// The switch was not told to use it, or it cannot be opened.
     pub fn find(&self, name: &str) -> Result<&Arc<Device>, String> {
-        match self.0.iter().find(|(own, _)| own == name) {
+        match self.all.iter().find(|(own, _)| own == name) {
             Some((_, Ok(device))) => Ok(device),
             Some((_, Err(why))) => Err(format!("RDMA device {name}: {why}")),
             None => Err(format!(
@@ -90,7 +96,7 @@ impl Devices {
 
     /// Returns their state now.
     pub fn facts(&self) -> Vec<RdmaDevice> {
-        self.0.iter().map(|(name, device)| fact(name, device)).collect()
+        self.all.iter().map(|(name, device)| fact(name, device)).collect()
     }
 }
 
@@ -137,7 +143,10 @@ mod tests {
 
     #[test]
     fn a_device_of_no_use_is_a_fact_with_the_reason() {
-        let devices = Devices(vec![("rxe0".into(), Err("there is no such device".into()))]);
+        let devices = Devices {
+            all: vec![("rxe0".into(), Err("there is no such device".into()))],
+            ..Devices::default()
+        };
         let fact = devices.facts().remove(0);
         assert_eq!((fact.name.as_str(), fact.error.as_deref()), ("rxe0", Some("there is no such device")));
         assert_eq!(devices.find("rxe0").unwrap_err(), "RDMA device rxe0: there is no such device");

@@ -2,11 +2,14 @@
 //!
 //! ```text
 //!  Wished, the device's state, failures ─ plan ─▶ queue pairs, Q_Keys ─┐
+//!  guests' memory ─ Lending ─▶ registered regions ─────────────────────┤
 //!  members' hosts ─ Handles ─▶ address handles ────────────────────────┴▶ Tables, if any changed ─▶ link ─▶ former ones, retiring
 //!                                                                      └▶ Shown
 //! ```
 
+use super::guests::Guests;
 use super::handles::Handles;
+use super::lending::Lending;
 use super::plan::{Failures, Plan, There, Wanted, plan};
 use super::wanted::{Member, Wished};
 use crate::fdb::PortIndex;
@@ -25,6 +28,8 @@ const LOOK_EVERY: u64 = 1_000_000_000;
 pub(super) struct Making {
     /// By port, with their Q_Keys. Before the lane: freed first.
     pairs: BTreeMap<PortIndex, (Arc<LocalPair>, u32)>,
+    /// After the queue pairs: they read this memory until they are destroyed.
+    lending: Lending,
     failures: BTreeMap<PortIndex, Failures>,
     /// Why ports have no queue pair.
     errors: BTreeMap<PortIndex, String>,
@@ -33,6 +38,9 @@ pub(super) struct Making {
     has_handles: bool,
     /// Of which the tables are.
     published: Option<(Vec<u32>, Vec<Member>)>,
+    /// Other guests are lent since the tables were made.
+    lends_others: bool,
+    guests: Arc<Guests>,
     /// The tables before those.
     retiring: Option<Retiring>,
     /// Something is not shown yet.
@@ -45,15 +53,18 @@ pub(super) struct Making {
 
 impl Making {
     /// Returns that of a new link.
-    pub(super) fn new(lane: Arc<Lane>) -> Self {
+    pub(super) fn new(lane: Arc<Lane>, guests: Arc<Guests>) -> Self {
         let not_yet = Err("the device's state is not known yet".into());
         Self {
             pairs: BTreeMap::new(),
+            lending: Lending::default(),
             failures: BTreeMap::new(),
             errors: BTreeMap::new(),
             handles: Handles::default(),
             has_handles: false,
             published: None,
+            lends_others: false,
+            guests,
             retiring: None,
             has_changed: true,
             gid: not_yet,
@@ -76,6 +87,11 @@ impl Making {
                 false
             }
         }
+    }
+
+    /// Whether the link is gone, or the device is done with what retires, so that dropping this leaks nothing; or never will.
+    pub(super) fn has_left(&mut self, now: u64) -> bool {
+        self.is_settled(now) || self.lane.is_stuck() || Arc::strong_count(&self.lane.setup.pool) == 1
     }
 
     /// Notes that other things may be wished, for the next [`step`](Self::step).
@@ -111,6 +127,7 @@ impl Making {
         };
         let there: BTreeMap<_, _> = self.pairs.iter().map(there).collect();
         self.follow(plan(wanted, &there, &self.failures, now), wished, now);
+        self.lend(wished, now);
         if !self.has_changed {
             return None;
         }
@@ -123,12 +140,23 @@ impl Making {
         let numbers: Vec<u32> = self.pairs.values().map(|(pair, _)| pair.number()).collect();
         let members = if self.pairs.is_empty() { vec![] } else { wished.members.clone() };
         let content = (numbers, members);
-        if !std::mem::take(&mut self.has_handles) && self.published.as_ref() == Some(&content) {
+        let others = [std::mem::take(&mut self.has_handles), std::mem::take(&mut self.lends_others)];
+        if others == [false; 2] && self.published.as_ref() == Some(&content) {
             return None;
         }
         let tables = self.tables(&content.1);
         self.published = Some(content);
         Some(tables)
+    }
+
+    /// Lends the memory of guests to the link, and takes it back.
+    fn lend(&mut self, wished: &Wished, now: u64) {
+        let has_pair = |port: &&PortIndex| self.pairs.contains_key(port);
+        let wanted = wished.zero_copy.iter().filter(has_pair).copied().collect();
+        let change = self.lending.step(&wanted, &self.guests, &self.lane.setup.device, now);
+        self.lane.setup.counters.holes.add(change.holes);
+        self.lends_others |= change.lends_others;
+        self.has_changed |= change.lends_others | change.is_news;
     }
 
     /// Returns when address handles are to be made (ns).
@@ -233,7 +261,8 @@ impl Making {
             handles: self.way_to(member).ok().cloned(),
         };
         let pairs = self.pairs.values().map(|(pair, _)| pair.clone()).collect();
-        Arc::new(Tables::new(pairs, members.iter().map(entry).collect()))
+        let tables = Tables::new(pairs, members.iter().map(entry).collect());
+        Arc::new(tables.with_guests(self.lending.lent()))
     }
 
     /// Returns the address handles of a member's host.
@@ -260,7 +289,7 @@ impl Making {
                 queue_pair: number,
                 error: error.filter(|_| number.is_none()).cloned(),
                 failures: self.failures.get(port).map_or(0, |failures| failures.count),
-                zero_copy: None,
+                zero_copy: wished.zero_copy.contains(port).then(|| self.lending.status(*port)),
             }
         };
         let member = |member: &Member| MemberStatus {

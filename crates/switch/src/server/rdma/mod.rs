@@ -9,21 +9,27 @@
 //!  failed queue pairs, time ─┘                            └▶ RdmaStatus ─▶ agent
 //! ```
 //!
-//! One thread makes and destroys everything of a device but the lanes: the kernel may take milliseconds, and for an address
-//! handle a second. No lock is held meanwhile that a worker, a session or the thread of notices takes. Reasons: `docs/decisions/rdma-switch.md`.
+//! One thread makes and destroys everything of a device but the lanes and the registrations of guests' memory: the kernel may take
+//! milliseconds, and for an address handle a second. No lock is held meanwhile that a worker, a session or the thread of notices takes. Reasons: `docs/decisions/rdma-switch.md`.
 //!
 //! - [`devices`]: opens devices, and tells their state
 //! - `wanted`: which queue pairs and members a link should have, by the table of ports
 //! - [`plan`]: which queue pairs to make, replace and destroy
 //! - [`handles`]: address handles of peers
-//! - `making`: makes them
+//! - `guests`: guests' memory that a device may read, and who uses it
+//! - `registering`: registers it
+//! - `lending`: lends it to a link, and takes it back
+//! - `making`: makes all these
 //! - `turn`: the thread
 //! - `status`: the state of an uplink's RDMA
 
 pub mod devices;
+mod guests;
 pub mod handles;
+mod lending;
 mod making;
 pub mod plan;
+mod registering;
 mod status;
 mod turn;
 mod wanted;
@@ -32,6 +38,7 @@ mod wanted;
 mod tests;
 
 pub use devices::{Devices, Loaded};
+pub(super) use guests::Kind;
 pub(super) use status::of as status_of;
 pub use turn::Rdma;
 pub(super) use turn::spawn;

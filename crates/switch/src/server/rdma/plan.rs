@@ -72,6 +72,11 @@ impl Failures {
         self.next_at = now + pause;
     }
 
+    /// Whether the pause after the last one is over at `now`.
+    pub fn are_over(&self, now: u64) -> bool {
+        self.next_at <= now
+    }
+
     /// Notes that one was tried to be made at `now`.
     pub fn tried(&mut self, now: u64) {
         self.made_at = now;

@@ -215,7 +215,7 @@ fn members_are_in_the_tables_before_their_address_handles() {
     let scene = Scene::new().up();
     let heard = scene.heard(FAR.into());
     let wished = Wished::all(&scene.switch.lock(), &[heard]).remove(0);
-    let mut making = Making::new(wished.lane.clone());
+    let mut making = Making::new(wished.lane.clone(), scene.switch.rdma.guests.clone());
     let has_way =
         |tables: &Tables| tables.members().map(|member| member.handles.is_some()).collect::<Vec<_>>();
     assert_eq!(has_way(&making.step(&wished, true, 1).unwrap()), [false]);

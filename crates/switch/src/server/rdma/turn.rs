@@ -6,9 +6,11 @@
 //! ```
 
 use super::devices::Devices;
+use super::guests::{Guests, Held, Kind};
 use super::making::Making;
 use super::wanted::Wished;
 use crate::clock::clock;
+use crate::fdb::PortIndex;
 use crate::hosts::notices::Heard;
 use crate::link::rdma::Tables;
 use crate::server::Switch;
@@ -28,6 +30,8 @@ const SHORT_PAUSE: Duration = Duration::from_millis(1);
 pub struct Rdma {
     /// The devices.
     pub devices: Devices,
+    /// Memory that they may read.
+    pub(in crate::server) guests: Arc<Guests>,
     state: Mutex<State>,
     bell: Condvar,
 }
@@ -38,12 +42,14 @@ struct State {
     heard: Vec<Heard>,
     /// Something changed since the last turn.
     rung: bool,
+    /// A port's thread waits for the device.
+    hurried: bool,
 }
 
 impl Rdma {
     /// Returns that of a switch with these devices.
     pub fn new(devices: Devices) -> Self {
-        Self { devices, ..Self::default() }
+        Self { guests: Guests::new(devices.lockable), devices, ..Self::default() }
     }
 
     /// Sets what peers announced.
@@ -58,6 +64,15 @@ impl Rdma {
         self.bell.notify_one();
     }
 
+    /// Takes the memory of a port's guest back from links, and with [`Kind::Registered`] from the device as well. Waits for it, at
+    /// most two seconds; no link has it until the result is dropped. For the port's thread.
+    pub(in crate::server) fn hold(&self, port: PortIndex, kind: Kind) -> Held<'_> {
+        self.guests.hold(port, kind, || {
+            self.state().hurried = true;
+            self.bell.notify_one();
+        })
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -65,7 +80,7 @@ impl Rdma {
     /// Waits for a change, at most `pause`. Returns what peers announced if there was a change.
     fn wait(&self, pause: Option<Duration>) -> Option<Vec<Heard>> {
         let state = self.state();
-        let waits = |state: &mut State| !state.rung;
+        let waits = |state: &mut State| !state.rung && !state.hurried;
         let mut state = match pause {
             Some(pause) => {
                 let woken = self.bell.wait_timeout_while(state, pause, waits);
@@ -73,8 +88,18 @@ impl Rdma {
             }
             None => self.bell.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner),
         };
+        state.hurried = false;
         std::mem::take(&mut state.rung).then(|| state.heard.clone())
     }
+}
+
+/// What links have.
+#[derive(Default)]
+struct Makings {
+    /// By their uplinks.
+    there: BTreeMap<String, Making>,
+    /// Of links that are being removed: the device may not be done yet.
+    leaving: Vec<Making>,
 }
 
 /// Starts the thread, if a device is open.
@@ -87,7 +112,7 @@ pub(in crate::server) fn spawn(switch: &Arc<Switch>) -> io::Result<()> {
     }
     let switch = switch.clone();
     let work = move || {
-        let (mut wished, mut makings, mut pause) = (vec![], BTreeMap::new(), None);
+        let (mut wished, mut makings, mut pause) = (vec![], Makings::default(), None);
         loop {
             let heard = switch.rdma.wait(pause);
             if let Some(heard) = &heard {
@@ -108,15 +133,18 @@ impl Switch {
         &self,
         wished: &[Wished],
         is_new: bool,
-        makings: &mut BTreeMap<String, Making>,
+        Makings { there: makings, leaving }: &mut Makings,
     ) -> Option<Duration> {
-        let is_there = |name: &String, making: &mut Making| {
+        let is_there = |(name, making): &(String, Making)| {
             wished.iter().any(|wished| wished.name == *name && Arc::ptr_eq(&wished.lane, &making.lane))
         };
-        makings.retain(is_there);
+        let gone: BTreeMap<_, _>;
+        (*makings, gone) = std::mem::take(makings).into_iter().partition(is_there);
+        leaving.extend(gone.into_values());
+        leaving.retain_mut(|making| !making.has_left(clock()));
         let (mut changed, mut pause) = (false, PAUSE);
         for wished in wished {
-            let new = || Making::new(wished.lane.clone());
+            let new = || Making::new(wished.lane.clone(), self.rdma.guests.clone());
             let making = makings.entry(wished.name.clone()).or_insert_with(new);
             let is_settled = making.is_settled(clock());
             if let Some(why) = wished.lane.broken() {
@@ -139,6 +167,13 @@ impl Switch {
         }
         if changed {
             self.notices.look();
+        }
+        if !leaving.is_empty() {
+            return Some(SHORT_PAUSE);
+        }
+        if pause == SHORT_PAUSE {
+            // Ports' threads may wait for what retires, and a host may take a second to answer.
+            return Some(pause);
         }
         let now = clock();
         let due = |making: &&mut Making| making.handles_due().filter(|due| *due <= now);

@@ -26,6 +26,8 @@ pub(super) struct Wished {
     pub(super) lane: Arc<Lane>,
     /// Queue pairs of vNICs here.
     pub(super) pairs: BTreeMap<PortIndex, Wanted>,
+    /// vNICs whose guests' memory the device should read.
+    pub(super) zero_copy: BTreeSet<PortIndex>,
     /// Names of vNICs that should have one.
     pub(super) vnics: BTreeMap<PortIndex, String>,
     /// Why some of them can have none.
@@ -73,12 +75,16 @@ impl Wished {
             .map(|keys| (keys.segment, q_key(&pairs::key(keys), keys.segment.id())))
             .collect();
         let (mut pairs, mut vnics, mut refused) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut zero_copy = BTreeSet::new();
         for port in table.entries.values() {
             let (segment, index) = (port.vnic.segment, port.index);
             if port.vnic.transport != Transport::Rdma || !tells_of(entry, segment) {
                 continue;
             }
             vnics.insert(index, port.vnic.name.clone());
+            if port.vnic.zero_copy {
+                zero_copy.insert(index);
+            }
             let also =
                 table.uplinks.values().find(|other| other.index != entry.index && tells_of(other, segment));
             let id = segment.id();
@@ -125,7 +131,15 @@ impl Wished {
             })
         };
         let members = heard.iter().filter_map(member).collect();
-        Self { name: entry.uplink.name.clone(), lane: lane.clone(), pairs, vnics, refused, members }
+        Self {
+            name: entry.uplink.name.clone(),
+            lane: lane.clone(),
+            pairs,
+            zero_copy,
+            vnics,
+            refused,
+            members,
+        }
     }
 }
 

@@ -183,7 +183,7 @@ impl MessageHandler for Connection<'_> {
     }
 
     fn handle(&mut self, request: Request) -> Result<Option<Reply>> {
-        match exchange::about_port(&request, self.queue_pairs, self.status.has_deadline()) {
+        match exchange::about_port(&request, self.queue_pairs, self.status.excludes_in_order()) {
             None => self.change(request),
             answer => Ok(answer),
         }

@@ -7,6 +7,14 @@
 //! ```
 //!
 //! That a datagram vanishes is shown by one sent after it: the devices keep the order of one queue pair's datagrams.
+//!
+//! - `pieces`: requests of several pieces
+//! - `shared`: regions over memory of others
+//! - `renewal`: queue pairs that begin anew
+
+mod pieces;
+mod renewal;
+mod shared;
 
 use crate::{
     Address, Completion, CompletionQueue, Depths, Device, Error, GRH, LARGEST_Q_KEY, Piece, QueuePair,
@@ -33,7 +41,7 @@ pub struct End {
 pub type Check = fn(&End, &End);
 
 /// All checks, each with its name.
-pub const CHECKS: [(&str, Check); 11] = [
+pub const CHECKS: [(&str, Check); 20] = [
     ("datagrams arrive in order, with their length and their sender", arrives),
     ("the GRH has source, destination and traffic class", grh),
     ("a datagram as long as the MTU arrives", longest),
@@ -45,6 +53,15 @@ pub const CHECKS: [(&str, Check); 11] = [
     ("an armed queue wakes", wakes),
     ("a queue pair that fails is flushed", flushed),
     ("privileged Q_Keys are refused", privileged),
+    ("pieces are gathered in order", pieces::gathered),
+    ("a datagram is scattered in order, and no byte is written elsewhere", pieces::scattered),
+    ("as many pieces as the device says, and no more", pieces::most),
+    ("pieces that are not right are refused, and all goes on", pieces::refused),
+    ("memory of others is sent and received into, and its owner stays", shared::over),
+    ("a hole below a region fails nothing", shared::holes),
+    ("a queue pair that is renewed has its number, and nothing posted", renewal::ready),
+    ("sends of a queue pair that is renewed are forgotten", renewal::sends),
+    ("a queue pair that failed begins anew", renewal::failed),
 ];
 
 /// How long a completion may take.
@@ -121,8 +138,7 @@ impl Side {
     /// Sends a datagram from each of the first buffers, and waits for the completion of the last.
     fn send(&self, to: &Address, number: u32, key: u32, datagrams: &[&[u8]]) {
         let pieces = datagrams.iter().enumerate().map(|(n, bytes)| {
-            // SAFETY: the buffer is this side's: the device has no send that is not completed.
-            unsafe { self.buffer(n).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+            self.write(n, bytes);
             [self.piece(n * BUFFER, bytes.len())]
         });
         let pieces: Vec<_> = pieces.collect();
@@ -148,6 +164,20 @@ impl Side {
         Piece { region: &self.region, from, len: len as u32 }
     }
 
+    /// Writes bytes to a buffer that the device does not have.
+    fn write(&self, n: usize, bytes: &[u8]) {
+        assert!(bytes.len() <= BUFFER);
+        // SAFETY: within the buffer, which the device does not have.
+        unsafe { self.buffer(n).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Returns the first bytes of a buffer that the device does not have.
+    fn read(&self, n: usize, len: usize) -> Vec<u8> {
+        assert!(len <= BUFFER);
+        // SAFETY: the same.
+        unsafe { std::slice::from_raw_parts(self.buffer(n), len) }.to_vec()
+    }
+
     fn buffer(&self, n: usize) -> *mut u8 {
         assert!(n < 2 * BUFFERS && self.region.len() >= 2 * BUFFERS * BUFFER);
         // SAFETY: within the region.
@@ -161,8 +191,7 @@ impl Side {
             assert_eq!(facts, (Status::Success, true, self.pair.number()), "{done:?}");
             let (id, bytes) = (done.id as usize, done.bytes as usize);
             assert!(id < BUFFERS && (GRH..=BUFFER).contains(&bytes), "{done:?}");
-            // SAFETY: the completion gave these bytes back.
-            let all = unsafe { std::slice::from_raw_parts(self.buffer(BUFFERS + id), bytes) };
+            let all = self.read(BUFFERS + id, bytes);
             (done, all[..GRH].to_vec(), all[GRH..].to_vec())
         };
         take(&self.receives, datagrams).into_iter().map(read).collect()
