@@ -11,6 +11,7 @@ use super::wanted::Wished;
 use crate::hosts::notices::Heard;
 use crate::link::rdma::Tables;
 use crate::quota::PORT_MEMORY;
+use crate::sched::EgressKind;
 use crate::server::cpus::Cpus;
 use crate::server::ports::Connect;
 use crate::server::uplinks::Sockets;
@@ -18,7 +19,8 @@ use crate::server::{Switch, host_cpus};
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_contract::{Mac, Remote, SecretKey, SegmentKey, Transport, Uplink, Vnic, testing};
+use tidegate_contract::rdma::grows_by;
+use tidegate_contract::{Host, Mac, Remote, SecretKey, SegmentKey, Transport, Uplink, Vnic, testing};
 use tidegate_evidence::{MemberStatus, QueuePairStatus, RdmaStatus};
 use tidegate_uplink::rdma::q_key;
 use tidegate_uplink::stamp::Key;
@@ -284,6 +286,22 @@ fn an_uplink_goes_on_without_a_device_of_use() {
     scene.set(uplink(), 0, sockets()).unwrap();
     let why = scene.status().error.unwrap();
     assert!(why.contains("only RoCE"), "{why}");
+}
+
+/// The egress counts the longest frame as admission does: of a vNIC that fills the path's MTU.
+#[test]
+fn the_largest_frame_of_an_egress_is_that_of_admission() {
+    let scene = Scene::new().up();
+    for rdma in [Some("rxe0".to_owned()), None] {
+        let uplink = Uplink { rdma, ..uplink() };
+        let filling = Vnic { mtu: uplink.guest_mtu(false, false), ..vnic("a") };
+        let by_vxlan = (filling.largest_frame() + uplink.encapsulation()).min(uplink.largest_frame());
+        let on_wire = by_vxlan + grows_by(&filling, &uplink);
+        scene.set(uplink, 0, sockets()).unwrap();
+        let egress = scene.switch.lock().uplinks["net0"].contract(&Host::default()).egress;
+        let EgressKind::Physical { quantum, .. } = egress.kind else { panic!("{:?}", egress.kind) };
+        assert_eq!(u64::from(quantum), on_wire, "{egress:?}");
+    }
 }
 
 #[test]
