@@ -234,3 +234,31 @@ fn a_vnic_that_leaves_is_no_member_any_more() {
         assert_eq!(two.sides[0].counts().sent, counts.sent);
     }
 }
+
+/// It would lose what it sends by RDMA: its queue pairs are forgotten there after 80 s.
+#[test]
+#[ignore = "takes two minutes: scripts/nightly rdma-one-way"]
+fn a_host_that_is_not_heard_sends_by_vxlan_until_it_is() {
+    let mut two = two();
+    two.frames_go_by_rdma();
+    two.sides[1].lose_notices(true);
+    let (began, pause) = (Instant::now(), Duration::from_millis(20));
+    while two.sides[0].member().is_some() {
+        two.send(0, 100);
+        assert!(began.elapsed() < Duration::from_secs(70), "{:?}", two.sides[0].status());
+        std::thread::sleep(pause);
+    }
+    let why = two.sides[0].status().members[0].error.clone().unwrap();
+    assert!(why.contains("not answered this host, for 35 s"), "{why}");
+    let sent = two.sides[0].counts().sent;
+    while began.elapsed() < Duration::from_secs(90) {
+        two.send(0, 100);
+        std::thread::sleep(pause);
+    }
+    assert!(two.sides[1].status().members.is_empty(), "forgotten");
+    assert_eq!(two.sides[0].counts().sent, sent);
+    two.sides[1].lose_notices(false);
+    two.until_members();
+    two.frames_go_by_rdma();
+    assert_eq!(two.sides[1].counts().unknown_member, 0);
+}
