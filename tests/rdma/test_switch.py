@@ -24,6 +24,7 @@ from lab.guest_host import GuestHost
 from lab.host import BINARY
 from lab.need import need, need_commands
 from lab.roce import MODULES, address, setup
+from lab.rxe import JUMBO
 
 pytestmark = [pytest.mark.lab, pytest.mark.abreast, pytest.mark.timeout(600)]
 
@@ -190,6 +191,34 @@ def test_an_upgrade_makes_new_queue_pairs(pair: Pair) -> None:
     command = f"{BINARY} switch --replace --detach --socket {socket} {OPTIONS}"
     pair.guest.run(f"{command} >>{host.folder}/switch.log 2>&1 </dev/null")
     host.wait("a queue pair", lambda: pair.queue_pair(2) not in (None, former))
+    pair.exchange()
+
+
+@pytest.mark.nightly
+def test_an_uplink_is_made_anew_for_longer_datagrams(pair: Pair) -> None:
+    """Made for datagrams of 1,024 bytes, it takes 4,096 once its port does."""
+    pair.guest.run("ip link set eth0 mtu 1500")
+    for number, host in enumerate(pair.hosts, 1):
+        # A new switch: it made no uplink anew yet.
+        host.kill_switch()
+        host.start_switch()
+        host.wait("a short lane", lambda number=number: pair.rdma(number).get("mtu") == 1024)
+    pair.guest.run(f"ip link set eth0 mtu {JUMBO}")
+    for number, host in enumerate(pair.hosts, 1):
+        host.wait("a long lane", lambda number=number: pair.rdma(number).get("mtu") == 4096)
+    pair.exchange()
+
+
+@pytest.mark.nightly
+def test_an_uplink_is_made_anew_for_an_address(pair: Pair) -> None:
+    """Made while its device had no GID, it has RDMA once there is one."""
+    host = pair.hosts[1]
+    pair.guest.run(f"ip addr del {address(2)}/24 dev eth0")
+    host.kill_switch()
+    host.start_switch()
+    host.wait("no lane", lambda: "no RoCE v2 GID" in (pair.rdma(2).get("error") or ""))
+    pair.guest.run(f"ip addr add {address(2)}/24 dev eth0")
+    host.wait("a queue pair", lambda: pair.queue_pair(2) is not None)
     pair.exchange()
 
 

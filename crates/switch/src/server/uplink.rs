@@ -46,7 +46,7 @@ pub struct UplinkEntry {
     pub uplink: Uplink,
     /// vNICs behind its peers.
     pub remotes: Vec<Remote>,
-    /// Why its link broke, if it did: no frame passes until it is made anew.
+    /// Why it has to be made anew, if it has: its link broke, or its RDMA device could do more.
     pub broken: Option<String>,
     /// Number of each peer, by name and address.
     pub(super) numbers: PeerNumbers,

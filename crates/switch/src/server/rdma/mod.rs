@@ -7,6 +7,7 @@
 //!  table of ports ── Wished ─┐                            ┌▶ Tables ─▶ link ── the former ones ─▶ retired
 //!  peers' announcements ─────┼▶ thread `rdma`: Making ────┼▶ numbers of queue pairs ─▶ announcements
 //!  failed queue pairs, time ─┘                            └▶ RdmaStatus ─▶ agent
+//!  devices that offer more than a lane takes ─▶ Anew ─▶ uplink to be made anew ─▶ agent
 //! ```
 //!
 //! One thread makes and destroys everything of a device but the lanes: the kernel may take milliseconds, and for an address
@@ -17,9 +18,11 @@
 //! - [`plan`]: which queue pairs to make, replace and destroy
 //! - [`handles`]: address handles of peers
 //! - `making`: makes them
+//! - `anew`: uplinks for which a device could do more now
 //! - `turn`: the thread
 //! - `status`: the state of an uplink's RDMA
 
+mod anew;
 pub mod devices;
 pub mod handles;
 mod making;
