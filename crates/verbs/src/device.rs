@@ -2,7 +2,7 @@
 
 #[cfg(feature = "simulated")]
 use crate::simulated;
-use crate::{Error, Gid, Port, real};
+use crate::{Error, Gid, PIECES, Port, real};
 use std::sync::Arc;
 
 /// An open device with a protection domain. One port, the first, is used.
@@ -36,6 +36,16 @@ impl Device {
             #[cfg(feature = "simulated")]
             Inner::Simulated(device) => device.name(),
         }
+    }
+
+    /// Returns the most pieces of memory of one request, of both directions: at most [`PIECES`](crate::PIECES).
+    pub fn pieces(&self) -> u32 {
+        let most = match &self.inner {
+            Inner::Real(device) => device.pieces(),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(device) => device.pieces(),
+        };
+        most.min(PIECES)
     }
 
     /// Returns the state of the port.

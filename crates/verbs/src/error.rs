@@ -22,6 +22,14 @@ pub enum Error {
          keys from 0 to 0x7fffffff are free"
     )]
     QKey(u32),
+    /// A request of no piece of memory, or of more than are possible.
+    #[error("requests of {asked} pieces of memory: there can be from 1 to {most} here")]
+    Pieces {
+        /// How many were asked for.
+        asked: u32,
+        /// Most of the device, if the queue pair is to be made; else of the queue pair.
+        most: u32,
+    },
     /// A call failed.
     #[error("{call}: {error}")]
     Call {

@@ -43,6 +43,6 @@ pub use completion::CompletionQueue;
 pub use device::Device;
 pub use error::Error;
 pub use library::Library;
-pub use queue_pair::{LARGEST_Q_KEY, QueuePair, Receive, Send};
+pub use queue_pair::{LARGEST_Q_KEY, Piece, QueuePair, Receive, Send};
 pub use region::Region;
-pub use values::{BATCH, Completion, Depths, GRH, Gid, Link, Port, Status};
+pub use values::{Access, BATCH, Completion, Depths, ELEMENTS, GRH, Gid, Link, PIECES, Port, Status};

@@ -2,19 +2,21 @@
 //!
 //! ```text
 //!  new ─▶ INIT ─▶ RTR ─▶ RTS ── fail ─▶ ERR: what was posted is flushed
+//!          ▲ renew: the same number, nothing posted     │
+//!          └──── RESET ◀────────────────────────────────┘
 //! ```
 
 #[cfg(feature = "simulated")]
 use crate::simulated;
-use crate::{
-    Address, CompletionQueue, Depths, Device, Error, Region, address, completion, device, real, region,
-};
+use crate::{Address, CompletionQueue, Depths, Device, Error, Region, address, completion, device, real};
 use std::sync::Arc;
 
 /// A queue pair, ready to send and to receive.
 #[derive(Debug)]
 pub struct QueuePair {
     inner: Inner,
+    /// Most pieces of a request.
+    pieces: u32,
 }
 
 #[derive(Debug)]
@@ -27,19 +29,26 @@ pub(crate) enum Inner {
 /// The largest Q_Key. Those with the top bit set belong to the kernel and to privileged processes (IBA, 3.5.3).
 pub const LARGEST_Q_KEY: u32 = u32::MAX >> 1;
 
-/// One datagram to send: bytes of one region.
+/// Bytes of a region.
 #[derive(Clone, Copy, Debug)]
-pub struct Send<'a> {
-    /// Returned in its completion.
-    pub id: u64,
+pub struct Piece<'a> {
     /// The memory.
     pub region: &'a Region,
     /// First byte in it.
     pub from: usize,
-    /// Bytes: at most the port's MTU.
+    /// Bytes: at least one, since some devices take none for 2 GiB.
     pub len: u32,
-    /// Whether its completion is to be told. At least every `Depths::send`th has to be; one that is told completes those
-    /// before it.
+}
+
+/// One datagram to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Send<'a> {
+    /// Returned in its completion.
+    pub id: u64,
+    /// Its bytes, in this order: 1 to [`Depths::pieces`] pieces, together at most the port's MTU.
+    pub pieces: &'a [Piece<'a>],
+    /// Whether its completion is to be told. At least every [`Depths::send`]th has to be; one that is told completes
+    /// those before it.
     pub is_signalled: bool,
     /// The receiving host.
     pub to: &'a Address,
@@ -49,25 +58,22 @@ pub struct Send<'a> {
     pub q_key: u32,
 }
 
-/// One buffer for a datagram behind its [`GRH`](crate::GRH).
+/// Room for one datagram behind its [`GRH`](crate::GRH).
 #[derive(Clone, Copy, Debug)]
 pub struct Receive<'a> {
     /// Returned in its completion.
     pub id: u64,
-    /// The memory.
-    pub region: &'a Region,
-    /// First byte in it.
-    pub from: usize,
-    /// Bytes: as many as a datagram may have, also one of a hostile sender, and the GRH. One that is longer costs the
-    /// queue pair: it goes into the error state.
-    pub len: u32,
+    /// Where its bytes go, in this order: 1 to [`Depths::pieces`] pieces of regions with [`Access::Write`](crate::Access).
+    /// Together as many bytes as a datagram may have, also one of a hostile sender, and the GRH. A datagram that is longer
+    /// costs the queue pair: it goes into the error state.
+    pub pieces: &'a [Piece<'a>],
 }
 
 impl QueuePair {
     /// Makes a queue pair that receives datagrams with `q_key`, at most [`LARGEST_Q_KEY`].
     ///
     /// # Errors
-    /// The device has no more; [`Error::QKey`].
+    /// The device has no more; [`Error::QKey`]; [`Error::Pieces`].
     pub fn new(
         device: &Arc<Device>,
         sends: &Arc<CompletionQueue>,
@@ -76,6 +82,11 @@ impl QueuePair {
         q_key: u32,
     ) -> Result<Self, Error> {
         checked(q_key)?;
+        let Depths { pieces, .. } = depths;
+        let most = device.pieces();
+        if pieces == 0 || pieces > most {
+            return Err(Error::Pieces { asked: pieces, most });
+        }
         let inner = match (&device.inner, &sends.inner, &receives.inner) {
             (
                 device::Inner::Real(device),
@@ -91,7 +102,7 @@ impl QueuePair {
             #[cfg(feature = "simulated")]
             _ => return Err(Error::invalid("ibv_create_qp")),
         };
-        Ok(Self { inner })
+        Ok(Self { inner, pieces })
     }
 
     /// Returns its number: 24 bits.
@@ -116,20 +127,25 @@ impl QueuePair {
         }
     }
 
-    /// Posts datagrams, [`BATCH`](crate::BATCH) by one write to the device.
+    /// Posts datagrams, [`BATCH`](crate::BATCH) by one write to the device, as long as these have no more than
+    /// [`ELEMENTS`](crate::ELEMENTS) pieces.
     ///
     /// # Safety
-    /// The bytes belong to the device until the completion of the request, or of a later one.
+    /// The bytes belong to the device until the completion of the request, or of a later one. Others may write to them
+    /// meanwhile if it does not matter which bytes leave.
     ///
     /// # Errors
-    /// How many were taken before, and why no more were: the queue is full, or it is in the error state.
+    /// How many were taken before, and why no more were: the queue is full, or it is in the error state; a request is not as
+    /// [`Send`] says.
     pub unsafe fn post_send(&self, sends: &[Send<'_>]) -> Result<(), (usize, Error)> {
         match &self.inner {
             // SAFETY: the caller's promise.
-            Inner::Real(pair) => unsafe { pair.post_send(sends.iter().map(real_send)) },
+            Inner::Real(pair) => unsafe { pair.post_send(sends.iter().map(|send| self.real_send(send))) },
             #[cfg(feature = "simulated")]
             // SAFETY: the caller's promise.
-            Inner::Simulated(pair) => unsafe { pair.post_send(sends.iter().map(simulated_send)) },
+            Inner::Simulated(pair) => unsafe {
+                pair.post_send(sends.iter().map(|send| self.simulated_send(send)))
+            },
         }
     }
 
@@ -143,10 +159,14 @@ impl QueuePair {
     pub unsafe fn post_receive(&self, receives: &[Receive<'_>]) -> Result<(), (usize, Error)> {
         match &self.inner {
             // SAFETY: the caller's promise.
-            Inner::Real(pair) => unsafe { pair.post_receive(receives.iter().map(real_receive)) },
+            Inner::Real(pair) => unsafe {
+                pair.post_receive(receives.iter().map(|receive| self.checked_receive(receive)))
+            },
             #[cfg(feature = "simulated")]
             // SAFETY: the caller's promise.
-            Inner::Simulated(pair) => unsafe { pair.post_receive(receives.iter().map(simulated_receive)) },
+            Inner::Simulated(pair) => unsafe {
+                pair.post_receive(receives.iter().map(|receive| self.checked_receive(receive)))
+            },
         }
     }
 
@@ -161,66 +181,86 @@ impl QueuePair {
             Inner::Simulated(pair) => pair.fail(),
         }
     }
+
+    /// Brings it, whatever its state is, back to where it began, with another key: its number stays, and nothing is posted.
+    /// Once this returns, the device neither reads nor writes what was posted before. Of that, requests which have no
+    /// completion yet get none; completions that were not taken may still come, or not, as the device likes. After
+    /// [`fail`](Self::fail), and when as many completions as requests were taken, there is neither. No thread posts meanwhile.
+    ///
+    /// # Errors
+    /// The device went away, or refuses: the queue pair may then neither send nor receive, and can be renewed again or
+    /// dropped. [`Error::QKey`].
+    pub fn renew(&self, q_key: u32) -> Result<(), Error> {
+        checked(q_key)?;
+        match &self.inner {
+            Inner::Real(pair) => pair.renew(q_key),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(pair) => pair.renew(q_key),
+        }
+    }
+
+    /// Returns the send of a simulated device's parts.
+    ///
+    /// # Errors
+    /// A part is real; [`Error::QKey`]; [`Error::Pieces`].
+    #[cfg(feature = "simulated")]
+    fn simulated_send<'a>(&self, send: &Send<'a>) -> Result<simulated::Sending<'a>, Error> {
+        checked(send.q_key)?;
+        let Send { id, pieces, is_signalled, queue_pair, q_key, .. } = *send;
+        check_pieces("ibv_post_send", pieces, self.pieces)?;
+        match &send.to.inner {
+            address::Inner::Simulated(to) => {
+                Ok(simulated::Sending { id, pieces, is_signalled, to, queue_pair, q_key })
+            }
+            address::Inner::Real(_) => Err(Error::invalid("ibv_post_send")),
+        }
+    }
+
+    /// Returns the send of a real device's parts.
+    ///
+    /// # Errors
+    /// The address is simulated; [`Error::QKey`]; [`Error::Pieces`].
+    fn real_send<'a>(&self, send: &Send<'a>) -> Result<real::Datagram<'a>, Error> {
+        checked(send.q_key)?;
+        let Send { id, pieces, is_signalled, queue_pair, q_key, .. } = *send;
+        check_pieces("ibv_post_send", pieces, self.pieces)?;
+        match &send.to.inner {
+            address::Inner::Real(to) => {
+                Ok(real::Datagram { id, pieces, is_signalled, to, queue_pair, q_key })
+            }
+            #[cfg(feature = "simulated")]
+            address::Inner::Simulated(_) => Err(Error::invalid("ibv_post_send")),
+        }
+    }
+
+    /// Returns a receive.
+    ///
+    /// # Errors
+    /// As for [`check_pieces`].
+    fn checked_receive<'a>(&self, receive: &Receive<'a>) -> Result<Receive<'a>, Error> {
+        check_pieces("ibv_post_recv", receive.pieces, self.pieces)?;
+        Ok(*receive)
+    }
 }
 
 fn checked(q_key: u32) -> Result<(), Error> {
     if q_key > LARGEST_Q_KEY { Err(Error::QKey(q_key)) } else { Ok(()) }
 }
 
-/// Returns the send of a simulated device's parts.
+/// Checks how many pieces a request has, and that they are together no longer than a length in the device's words.
 ///
 /// # Errors
-/// A part is real; [`Error::QKey`].
-#[cfg(feature = "simulated")]
-fn simulated_send<'a>(send: &Send<'a>) -> Result<simulated::Sending<'a>, Error> {
-    checked(send.q_key)?;
-    let Send { id, from, len, is_signalled, queue_pair, q_key, .. } = *send;
-    match (&send.region.inner, &send.to.inner) {
-        (region::Inner::Simulated(region), address::Inner::Simulated(to)) => {
-            Ok(simulated::Sending { id, is_signalled, region, from, len, to, queue_pair, q_key })
-        }
-        _ => Err(Error::invalid("ibv_post_send")),
+/// [`Error::Pieces`]; a piece without bytes; all together have 4 GiB or more.
+#[inline]
+fn check_pieces(call: &'static str, pieces: &[Piece<'_>], most: u32) -> Result<(), Error> {
+    let asked = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
+    if asked == 0 || asked > most {
+        return Err(Error::Pieces { asked, most });
     }
-}
-
-/// The same of buffers.
-///
-/// # Errors
-/// The region is real.
-#[cfg(feature = "simulated")]
-fn simulated_receive<'a>(receive: &Receive<'a>) -> Result<simulated::Receiving<'a>, Error> {
-    let Receive { id, from, len, .. } = *receive;
-    match &receive.region.inner {
-        region::Inner::Simulated(region) => Ok(simulated::Receiving { id, region, from, len }),
-        region::Inner::Real(_) => Err(Error::invalid("ibv_post_recv")),
+    let mut sum = 0_u32;
+    for piece in pieces {
+        let added = sum.checked_add(piece.len).filter(|_| piece.len > 0);
+        sum = added.ok_or_else(|| Error::invalid(call))?;
     }
-}
-
-/// Returns the send of a real device's parts.
-///
-/// # Errors
-/// A part is simulated; [`Error::QKey`].
-fn real_send<'a>(send: &Send<'a>) -> Result<real::Datagram<'a>, Error> {
-    checked(send.q_key)?;
-    let Send { id, from, len, is_signalled, queue_pair, q_key, .. } = *send;
-    match (&send.region.inner, &send.to.inner) {
-        (region::Inner::Real(region), address::Inner::Real(to)) => {
-            Ok(real::Datagram { id, region, from, len, is_signalled, to, queue_pair, q_key })
-        }
-        #[cfg(feature = "simulated")]
-        _ => Err(Error::invalid("ibv_post_send")),
-    }
-}
-
-/// The same of buffers.
-///
-/// # Errors
-/// The region is simulated.
-fn real_receive<'a>(receive: &Receive<'a>) -> Result<real::Buffer<'a>, Error> {
-    let Receive { id, from, len, .. } = *receive;
-    match &receive.region.inner {
-        region::Inner::Real(region) => Ok(real::Buffer { id, region, from, len }),
-        #[cfg(feature = "simulated")]
-        region::Inner::Simulated(_) => Err(Error::invalid("ibv_post_recv")),
-    }
+    Ok(())
 }

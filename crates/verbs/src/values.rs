@@ -9,6 +9,12 @@ pub const GRH: usize = 40;
 /// How many datagrams, or buffers, leave by one write to the device: longer lists take several.
 pub const BATCH: usize = 64;
 
+/// Most pieces of memory of one request that this crate posts; a device may take fewer (`Device::pieces`).
+pub const PIECES: u32 = 16;
+
+/// Pieces of memory that leave by one write to the device: a list with more takes several.
+pub const ELEMENTS: usize = 8 * BATCH;
+
 /// What a port's link is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
@@ -42,13 +48,24 @@ pub struct Gid {
     pub is_roce_v2: bool,
 }
 
-/// How many requests a queue pair holds.
+/// What the device does with registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It reads: such memory is of use for sends alone.
+    Read,
+    /// It reads and writes.
+    Write,
+}
+
+/// How many requests a queue pair holds, and how large they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depths {
     /// Sends.
     pub send: u32,
     /// Receives.
     pub receive: u32,
+    /// Most pieces of one request, of both directions: 1 to what the device takes (`Device::pieces`).
+    pub pieces: u32,
 }
 
 /// What became of a request.

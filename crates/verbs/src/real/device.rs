@@ -6,7 +6,8 @@ use super::layout::{
     PORT_ACTIVE, PortAttributes, RawGid,
 };
 use super::objects::{Domain, Handle, Memory, PORT, find_device};
-use crate::{Error, Gid, Link, Port};
+use crate::{Access, Error, Gid, Link, Port};
+use std::any::Any;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -57,6 +58,11 @@ pub(crate) struct Device {
 impl Device {
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the most pieces of a request.
+    pub(crate) fn pieces(&self) -> u32 {
+        self.domain.elements()
     }
 
     pub(crate) fn port(&self) -> Result<Port, Error> {
@@ -111,6 +117,19 @@ pub(crate) struct Region {
 impl Region {
     pub(crate) fn new(device: &Device, bytes: usize) -> Result<Self, Error> {
         Ok(Self { memory: Memory::new(&device.domain, bytes)? })
+    }
+
+    /// # Safety
+    /// As the public function. `start` is not null.
+    pub(crate) unsafe fn over(
+        device: &Device,
+        start: *mut u8,
+        len: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+        access: Access,
+    ) -> Result<Self, Error> {
+        // SAFETY: the caller's promise.
+        Ok(Self { memory: unsafe { Memory::over(&device.domain, (start, len), owner, access) }? })
     }
 
     pub(crate) fn len(&self) -> usize {

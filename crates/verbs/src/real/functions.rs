@@ -1,8 +1,8 @@
 //! The library's functions, found by name and version at run time.
 
 use super::layout::{
-    AddressAttributes, AsyncEvent, Channel, CompletionQueue, Context, GidEntry, InitAttributes, MemoryRegion,
-    Opaque, PairAttributes, PortAttributes, QueuePair,
+    AddressAttributes, AsyncEvent, Channel, CompletionQueue, Context, DeviceAttributes, GidEntry,
+    InitAttributes, MemoryRegion, Opaque, PairAttributes, PortAttributes, QueuePair,
 };
 use crate::Error;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -41,6 +41,7 @@ functions! {
     get_device_name: c"ibv_get_device_name", c"IBVERBS_1.1", fn(*mut Opaque) -> *const c_char;
     open_device: c"ibv_open_device", c"IBVERBS_1.1", fn(*mut Opaque) -> *mut Context;
     close_device: c"ibv_close_device", c"IBVERBS_1.1", fn(*mut Context) -> c_int;
+    query_device: c"ibv_query_device", c"IBVERBS_1.1", fn(*mut Context, *mut DeviceAttributes) -> c_int;
     query_port: c"ibv_query_port", c"IBVERBS_1.1", fn(*mut Context, u8, *mut PortAttributes) -> c_int;
     query_gid: c"_ibv_query_gid_ex", c"IBVERBS_1.11", fn(*mut Context, u32, u32, *mut GidEntry, u32, usize) -> c_int;
     get_async_event: c"ibv_get_async_event", c"IBVERBS_1.1", fn(*mut Context, *mut AsyncEvent) -> c_int;

@@ -123,6 +123,28 @@ pub(super) struct GidEntry {
     pub ndev_ifindex: u32,
 }
 
+/// `ibv_device_attr`: what a device is able to.
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct DeviceAttributes {
+    pub fw_ver: [[u8; 16]; 4],
+    pub node_guid: u64,
+    pub sys_image_guid: u64,
+    pub max_mr_size: u64,
+    pub page_size_cap: u64,
+    pub vendor_id: u32,
+    pub vendor_part_id: u32,
+    pub hw_ver: u32,
+    pub max_qp: c_int,
+    pub max_qp_wr: c_int,
+    pub device_cap_flags: c_uint,
+    pub max_sge: c_int,
+    pub rest: [c_int; 25],
+    pub max_pkeys: u16,
+    pub local_ca_ack_delay: u8,
+    pub phys_port_cnt: u8,
+}
+
 /// `ibv_global_route`.
 #[repr(C)]
 #[derive(Default)]
@@ -205,7 +227,7 @@ pub(super) struct PairAttributes {
 /// `ibv_sge`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub(super) struct Piece {
+pub(super) struct Element {
     pub addr: u64,
     pub length: u32,
     pub lkey: u32,
@@ -217,7 +239,7 @@ pub(super) struct Piece {
 pub(super) struct SendRequest {
     pub wr_id: u64,
     pub next: *mut SendRequest,
-    pub sg_list: *mut Piece,
+    pub sg_list: *mut Element,
     pub num_sge: c_int,
     pub opcode: c_uint,
     pub send_flags: c_uint,
@@ -236,7 +258,7 @@ pub(super) struct SendRequest {
 pub(super) struct ReceiveRequest {
     pub wr_id: u64,
     pub next: *mut ReceiveRequest,
-    pub sg_list: *mut Piece,
+    pub sg_list: *mut Element,
     pub num_sge: c_int,
 }
 
@@ -280,6 +302,7 @@ pub(super) const MASK_PORT: c_int = 1 << 5;
 pub(super) const MASK_QKEY: c_int = 1 << 6;
 pub(super) const MASK_SQ_PSN: c_int = 1 << 16;
 /// Of `ibv_qp_state`.
+pub(super) const STATE_RESET: c_uint = 0;
 pub(super) const STATE_INIT: c_uint = 1;
 pub(super) const STATE_READY_TO_RECEIVE: c_uint = 2;
 pub(super) const STATE_READY_TO_SEND: c_uint = 3;

@@ -27,5 +27,5 @@ mod pair;
 mod queues;
 
 pub(crate) use device::{Address, Device, Library, Region};
-pub(crate) use pair::{Buffer, Datagram, QueuePair};
+pub(crate) use pair::{Datagram, QueuePair};
 pub(crate) use queues::CompletionQueue;

@@ -11,13 +11,14 @@
 use super::batch::Batch;
 use super::functions::Functions;
 use super::layout::{
-    AddressAttributes, AsyncEvent, Channel, CompletionQueue, Context, GidEntry, InitAttributes, LOCAL_WRITE,
-    MemoryRegion, Opaque, PairAttributes, PortAttributes, QueuePair, ReceiveRequest, SendRequest,
-    WorkCompletion,
+    AddressAttributes, AsyncEvent, Channel, CompletionQueue, Context, DeviceAttributes, GidEntry,
+    InitAttributes, LOCAL_WRITE, MemoryRegion, Opaque, PairAttributes, PortAttributes, QueuePair,
+    ReceiveRequest, SendRequest, WorkCompletion,
 };
-use crate::Error;
 use crate::mapping::Mapping;
+use crate::{Access, Error};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use std::any::Any;
 use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::io;
@@ -64,14 +65,17 @@ pub(super) struct Opened {
 pub(super) struct Domain {
     opened: Opened,
     raw: Raw<Opaque>,
+    /// Most elements of a request.
+    elements: u32,
 }
 
 /// Registered memory.
 #[derive(Debug)]
 pub(super) struct Memory {
     raw: Raw<MemoryRegion>,
-    /// `None` when the library kept the registration.
-    mapping: Option<Mapping>,
+    /// Keeps it mapped. `None` when the library kept the registration.
+    owner: Option<Arc<dyn Any + Send + Sync>>,
+    access: Access,
     domain: Arc<Domain>,
 }
 
@@ -176,7 +180,22 @@ impl Domain {
         let opened = Opened::new(functions, device)?;
         // SAFETY: the context is open.
         let raw = made("ibv_alloc_pd", unsafe { (functions.alloc_pd)(opened.context.as_ptr()) })?;
-        Ok(Arc::new(Self { opened, raw }))
+        let mut domain = Self { opened, raw, elements: 0 };
+        domain.elements = domain.ask_elements()?;
+        Ok(Arc::new(domain))
+    }
+
+    fn ask_elements(&self) -> Result<u32, Error> {
+        let mut attributes = DeviceAttributes::default();
+        // SAFETY: it writes to the attributes, and not beyond them.
+        let answer = unsafe { (self.functions().query_device)(self.context(), &raw mut attributes) };
+        done("ibv_query_device", answer)?;
+        Ok(attributes.max_sge.max(0).unsigned_abs())
+    }
+
+    /// Returns the most elements of a request, as the device told when it was opened.
+    pub(super) fn elements(&self) -> u32 {
+        self.elements
     }
 
     fn functions(&self) -> &Functions {
@@ -227,28 +246,42 @@ impl Domain {
 impl Memory {
     pub(super) fn new(domain: &Arc<Domain>, bytes: usize) -> Result<Self, Error> {
         let mapping = Mapping::new(bytes).map_err(|error| Error::Call { call: "mmap", error })?;
-        // SAFETY: the domain is there, and the pages are until the registration ends.
-        let raw = unsafe {
-            (domain.functions().reg_mr)(
-                domain.raw.as_ptr(),
-                mapping.start().cast(),
-                mapping.len(),
-                LOCAL_WRITE,
-            )
-        };
-        Ok(Self {
-            raw: made("ibv_reg_mr, of memory that counts against RLIMIT_MEMLOCK", raw)?,
-            mapping: Some(mapping),
-            domain: domain.clone(),
-        })
+        let all = (mapping.start(), mapping.len());
+        // SAFETY: the mapping has these pages.
+        unsafe { Self::over(domain, all, Arc::new(mapping), Access::Write) }
+    }
+
+    /// Registers bytes from an address.
+    ///
+    /// # Safety
+    /// They stay mapped while `owner` lives.
+    pub(super) unsafe fn over(
+        domain: &Arc<Domain>,
+        (start, len): (*mut u8, usize),
+        owner: Arc<dyn Any + Send + Sync>,
+        access: Access,
+    ) -> Result<Self, Error> {
+        // All memory may be read.
+        let flags = if access == Access::Write { LOCAL_WRITE } else { 0 };
+        // SAFETY: the domain is there, and the pages are until the registration ends: the owner is kept so long.
+        let raw = unsafe { (domain.functions().reg_mr)(domain.raw.as_ptr(), start.cast(), len, flags) };
+        let raw = made("ibv_reg_mr, of memory that counts against RLIMIT_MEMLOCK", raw)?;
+        Ok(Self { raw, owner: Some(owner), access, domain: domain.clone() })
     }
 
     pub(super) fn start(&self) -> *mut u8 {
-        self.mapping.as_ref().map_or(null_mut(), Mapping::start)
+        // SAFETY: the object lives as long as its owner.
+        unsafe { (*self.raw.as_ptr()).addr }.cast()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.mapping.as_ref().map_or(0, Mapping::len)
+        // SAFETY: the object lives as long as its owner.
+        unsafe { (*self.raw.as_ptr()).length }
+    }
+
+    /// Returns what the device may do with it.
+    pub(super) fn access(&self) -> Access {
+        self.access
     }
 
     pub(super) fn key(&self) -> u32 {
@@ -461,7 +494,7 @@ impl Drop for Memory {
         // SAFETY: the owner alone uses the registration. Requests that name it fail.
         if unsafe { (self.domain.functions().dereg_mr)(self.raw.as_ptr()) } != 0 {
             // The device may still write there.
-            std::mem::forget(self.mapping.take());
+            std::mem::forget(self.owner.take());
         }
     }
 }

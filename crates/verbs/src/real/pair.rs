@@ -2,13 +2,13 @@
 
 use super::batch::{Batch, Request};
 use super::layout::{
-    Capacities, InitAttributes, MASK_PKEY_INDEX, MASK_PORT, MASK_QKEY, MASK_SQ_PSN, MASK_STATE,
-    PairAttributes, Piece, ReceiveRequest, SEND, SIGNALED, STATE_ERROR, STATE_INIT, STATE_READY_TO_RECEIVE,
-    STATE_READY_TO_SEND, SendRequest, UNRELIABLE_DATAGRAM,
+    Capacities, Element, InitAttributes, MASK_PKEY_INDEX, MASK_PORT, MASK_QKEY, MASK_SQ_PSN, MASK_STATE,
+    PairAttributes, ReceiveRequest, SEND, SIGNALED, STATE_ERROR, STATE_INIT, STATE_READY_TO_RECEIVE,
+    STATE_READY_TO_SEND, STATE_RESET, SendRequest, UNRELIABLE_DATAGRAM,
 };
 use super::objects::{Domain, PORT, Pair};
-use super::{Address, CompletionQueue, Device, Region};
-use crate::{BATCH, Depths, Error};
+use super::{Address, CompletionQueue, Device};
+use crate::{Access, Depths, Error, Piece, Receive};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
@@ -16,22 +16,11 @@ use std::sync::Arc;
 #[derive(Clone, Copy)]
 pub(crate) struct Datagram<'a> {
     pub id: u64,
-    pub region: &'a Region,
-    pub from: usize,
-    pub len: u32,
+    pub pieces: &'a [Piece<'a>],
     pub is_signalled: bool,
     pub to: &'a Address,
     pub queue_pair: u32,
     pub q_key: u32,
-}
-
-/// A buffer for a datagram.
-#[derive(Clone, Copy)]
-pub(crate) struct Buffer<'a> {
-    pub id: u64,
-    pub region: &'a Region,
-    pub from: usize,
-    pub len: u32,
 }
 
 /// A queue pair of unreliable datagrams.
@@ -54,8 +43,8 @@ impl QueuePair {
         let cap = Capacities {
             max_send_wr: depths.send,
             max_recv_wr: depths.receive,
-            max_send_sge: 1,
-            max_recv_sge: 1,
+            max_send_sge: depths.pieces,
+            max_recv_sge: depths.pieces,
             max_inline_data: 0,
         };
         let attributes = InitAttributes {
@@ -92,6 +81,12 @@ impl QueuePair {
         self.pair.modify(PairAttributes { qp_state: STATE_ERROR, ..PairAttributes::default() }, MASK_STATE)
     }
 
+    pub(crate) fn renew(&self, q_key: u32) -> Result<(), Error> {
+        self.pair
+            .modify(PairAttributes { qp_state: STATE_RESET, ..PairAttributes::default() }, MASK_STATE)?;
+        self.make_ready(q_key)
+    }
+
     /// Posts datagrams, up to the first one that is refused.
     ///
     /// # Safety
@@ -100,7 +95,11 @@ impl QueuePair {
         &self,
         sends: impl Iterator<Item = Result<Datagram<'a>, Error>>,
     ) -> Result<(), (usize, Error)> {
-        let requests = sends.map(|send| request_of(self.pair.domain(), &send?));
+        let domain = self.pair.domain();
+        let requests = sends.map(|send| {
+            let send = send?;
+            Ok((request_of(domain, &send)?, send.pieces.iter().map(|piece| sent(domain, piece))))
+        });
         // SAFETY: each piece is within its region, each address of this device; the rest is the caller's promise.
         in_batches(requests, |batch| unsafe { self.pair.send(batch) })
     }
@@ -111,9 +110,14 @@ impl QueuePair {
     /// As the public function.
     pub(crate) unsafe fn post_receive<'a>(
         &self,
-        receives: impl Iterator<Item = Result<Buffer<'a>, Error>>,
+        receives: impl Iterator<Item = Result<Receive<'a>, Error>>,
     ) -> Result<(), (usize, Error)> {
-        let requests = receives.map(|receive| buffer_of(self.pair.domain(), &receive?));
+        let domain = self.pair.domain();
+        let requests = receives.map(|receive| {
+            let Receive { id, pieces } = receive?;
+            let request = ReceiveRequest { wr_id: id, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
+            Ok((request, pieces.iter().map(|piece| received(domain, piece))))
+        });
         // SAFETY: each piece is within its region; the rest is the caller's promise.
         in_batches(requests, |batch| unsafe { self.pair.receive(batch) })
     }
@@ -124,23 +128,26 @@ impl QueuePair {
 ///
 /// # Errors
 /// How many were taken before, and why no more were.
-fn in_batches<R: Request>(
-    requests: impl Iterator<Item = Result<(R, Piece), Error>>,
+fn in_batches<R: Request, E: ExactSizeIterator<Item = Result<Element, Error>>>(
+    requests: impl Iterator<Item = Result<(R, E), Error>>,
     post: impl Fn(&mut Batch<R>) -> Result<(), (usize, Error)>,
 ) -> Result<(), (usize, Error)> {
     let (mut batch, mut before, mut refused) = (Batch::new(), 0, None);
     for request in requests {
-        match request {
-            Ok((request, piece)) => batch.push(request, piece),
-            Err(error) => {
-                refused = Some(error);
-                break;
+        let pushed = match request {
+            Ok((request, elements)) => {
+                if !batch.has_room(elements.len()) {
+                    post(&mut batch).map_err(|(taken, error)| (before + taken, error))?;
+                    before += batch.len();
+                    batch.clear();
+                }
+                batch.push(request, elements)
             }
-        }
-        if batch.len() == BATCH {
-            post(&mut batch).map_err(|(taken, error)| (before + taken, error))?;
-            before += BATCH;
-            batch.clear();
+            Err(error) => Err(error),
+        };
+        if let Err(error) = pushed {
+            refused = Some(error);
+            break;
         }
     }
     if batch.len() > 0 {
@@ -150,14 +157,11 @@ fn in_batches<R: Request>(
 }
 
 /// Returns the request that sends a datagram, or what is wrong with that.
-fn request_of(domain: &Arc<Domain>, send: &Datagram<'_>) -> Result<(SendRequest, Piece), Error> {
-    let piece = piece_of(domain, send.region, send.from, send.len).ok_or_else(|| {
-        Error::invalid("ibv_post_send: bytes beyond their region, or a region of another device")
-    })?;
+fn request_of(domain: &Arc<Domain>, send: &Datagram<'_>) -> Result<SendRequest, Error> {
     if !send.to.handle.is_of(domain) {
         return Err(Error::invalid("ibv_post_send: an address of another device"));
     }
-    let request = SendRequest {
+    Ok(SendRequest {
         wr_id: send.id,
         next: null_mut(),
         sg_list: null_mut(),
@@ -171,31 +175,48 @@ fn request_of(domain: &Arc<Domain>, send: &Datagram<'_>) -> Result<(SendRequest,
         rest_of_wr: [0; 2],
         qp_type: 0,
         bind_mw_or_tso: [0; 6],
-    };
-    Ok((request, piece))
+    })
 }
 
-/// Returns the request that offers a buffer, or what is wrong with that.
-fn buffer_of(domain: &Arc<Domain>, receive: &Buffer<'_>) -> Result<(ReceiveRequest, Piece), Error> {
-    let piece = piece_of(domain, receive.region, receive.from, receive.len).ok_or_else(|| {
-        Error::invalid("ibv_post_recv: bytes beyond their region, or a region of another device")
-    })?;
-    Ok((ReceiveRequest { wr_id: receive.id, next: null_mut(), sg_list: null_mut(), num_sge: 0 }, piece))
+/// Returns the element of a piece to send.
+///
+/// # Errors
+/// Some bytes are beyond their region, or that is of another device.
+#[inline]
+fn sent(domain: &Arc<Domain>, piece: &Piece<'_>) -> Result<Element, Error> {
+    element_of(domain, piece, Access::Read).ok_or_else(|| {
+        Error::invalid("ibv_post_send: bytes beyond their region, or a region of another device")
+    })
 }
 
-/// Returns the bytes of a region, unless some are beyond it, or it is none of this device.
-fn piece_of(domain: &Arc<Domain>, region: &Region, from: usize, len: u32) -> Option<Piece> {
-    let memory = &region.memory;
+/// Returns the element of a piece that is written to.
+///
+/// # Errors
+/// The same, or the device only reads the region.
+#[inline]
+fn received(domain: &Arc<Domain>, piece: &Piece<'_>) -> Result<Element, Error> {
+    element_of(domain, piece, Access::Write).ok_or_else(|| {
+        Error::invalid(
+            "ibv_post_recv: bytes beyond their region, a region of another device, or one that is only read",
+        )
+    })
+}
+
+#[inline]
+fn element_of(domain: &Arc<Domain>, piece: &Piece<'_>, access: Access) -> Option<Element> {
+    let Piece { region, from, len } = *piece;
+    let memory = &region.real()?.memory;
     let end = from.checked_add(usize::try_from(len).ok()?)?;
-    let is_within = memory.is_of(domain) && end <= memory.len();
+    let may = memory.is_of(domain) && end <= memory.len();
+    let may = may && (access == Access::Read || memory.access() == Access::Write);
     let addr = memory.start().expose_provenance().checked_add(from)?;
-    is_within.then_some(Piece { addr: addr as u64, length: len, lkey: memory.key() })
+    may.then_some(Element { addr: addr as u64, length: len, lkey: memory.key() })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::layout::ReceiveRequest;
     use super::*;
+    use crate::BATCH;
     use std::cell::RefCell;
 
     /// Posts so many requests, of which one is refused by us, or by the device in the batch that has it.
@@ -204,7 +225,7 @@ mod tests {
             true => Err(Error::invalid("ours")),
             false => Ok((
                 ReceiveRequest { wr_id: i as u64, next: null_mut(), sg_list: null_mut(), num_sge: 0 },
-                Piece::default(),
+                std::iter::once(Ok(Element::default())),
             )),
         };
         let batches = RefCell::new(vec![]);

@@ -71,6 +71,10 @@ impl Device {
         &self.name
     }
 
+    pub(crate) fn pieces(&self) -> u32 {
+        self.with(|machine| machine.pieces)
+    }
+
     pub(crate) fn port(&self) -> Result<Port, Error> {
         self.check("ibv_query_port")?;
         Ok(self.with(|machine| Port { is_active: machine.is_active, mtu: machine.mtu, link: machine.link }))
@@ -96,6 +100,11 @@ impl Device {
     /// Sets the port's MTU (bytes): it does not send longer datagrams. Those that arrive are not compared with it.
     pub fn set_mtu(&self, mtu: u32) {
         self.with(|machine| machine.mtu = mtu);
+    }
+
+    /// Sets the most pieces of a request. Queue pairs that have more keep them.
+    pub fn set_pieces(&self, pieces: u32) {
+        self.with(|machine| machine.pieces = pieces);
     }
 
     /// Sets what the port's link is.

@@ -9,7 +9,8 @@ use super::memory::Memory;
 use super::network::error;
 use super::pair::{Bytes, Pair, ReceiveRequest, SendRequest};
 use super::queue::{ENTRIES_MAX, Queue};
-use crate::{Completion, Depths, Error};
+use crate::{Access, Completion, Depths, Error, Piece, Receive};
+use std::any::Any;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,6 +20,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Region {
     memory: Arc<Memory>,
+    access: Access,
     device: Device,
 }
 
@@ -27,7 +29,22 @@ impl Region {
         let call = "ibv_reg_mr";
         device.check(call)?;
         let memory = Memory::new(bytes).ok_or(Error::Call { call, error: error(libc::ENOMEM) })?;
-        Ok(Self { memory: Arc::new(memory), device: device.clone() })
+        Ok(Self { memory: Arc::new(memory), access: Access::Write, device: device.clone() })
+    }
+
+    /// # Safety
+    /// As the public function.
+    pub(crate) unsafe fn over(
+        device: &Device,
+        start: *mut u8,
+        len: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+        access: Access,
+    ) -> Result<Self, Error> {
+        device.check("ibv_reg_mr")?;
+        // SAFETY: the caller's promise.
+        let memory = Arc::new(unsafe { Memory::over(start, len, owner) });
+        Ok(Self { memory, access, device: device.clone() })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -47,6 +64,16 @@ impl Region {
         let may = self.device.is(device) && self.memory.has(from, len as usize);
         may.then(|| Bytes { memory: Arc::downgrade(&self.memory), from, len })
     }
+}
+
+/// Returns the bytes of all pieces; `None` if the device may not do this with one of them.
+fn bytes_of(device: &Device, pieces: &[Piece<'_>], access: Access) -> Option<Vec<Bytes>> {
+    let of = |piece: &Piece<'_>| {
+        let region = piece.region.simulated()?;
+        let may = access == Access::Read || region.access == Access::Write;
+        region.bytes(device, piece.from, piece.len).filter(|_| may)
+    };
+    pieces.iter().map(of).collect()
 }
 
 /// Another host, and how datagrams go to it.
@@ -79,21 +106,11 @@ impl Address {
 /// A datagram to send, by parts of the device.
 pub(crate) struct Sending<'a> {
     pub(crate) id: u64,
+    pub(crate) pieces: &'a [Piece<'a>],
     pub(crate) is_signalled: bool,
-    pub(crate) region: &'a Region,
-    pub(crate) from: usize,
-    pub(crate) len: u32,
     pub(crate) to: &'a Address,
     pub(crate) queue_pair: u32,
     pub(crate) q_key: u32,
-}
-
-/// A buffer to post.
-pub(crate) struct Receiving<'a> {
-    pub(crate) id: u64,
-    pub(crate) region: &'a Region,
-    pub(crate) from: usize,
-    pub(crate) len: u32,
 }
 
 /// A completion queue.
@@ -211,12 +228,12 @@ impl QueuePair {
     /// The bytes belong to the device until the completion of the request.
     pub(crate) unsafe fn post_receive<'a>(
         &self,
-        receives: impl Iterator<Item = Result<Receiving<'a>, Error>>,
+        receives: impl Iterator<Item = Result<Receive<'a>, Error>>,
     ) -> Result<(), (usize, Error)> {
         let call = "ibv_post_recv";
-        let request = |receive: Receiving<'_>| {
-            let bytes = receive.region.bytes(&self.device, receive.from, receive.len);
-            Some(ReceiveRequest { id: receive.id, bytes: bytes? })
+        let request = |receive: Receive<'_>| {
+            let pieces = bytes_of(&self.device, receive.pieces, Access::Write);
+            Some(ReceiveRequest { id: receive.id, pieces: pieces? })
         };
         let requests = receives.map(|receive| request(receive?).ok_or(Error::invalid(call)));
         let post =
@@ -226,11 +243,11 @@ impl QueuePair {
 
     /// Returns the request of a datagram; `None` if a part is not of this device.
     fn send_request(&self, send: &Sending<'_>) -> Option<SendRequest> {
-        let bytes = send.region.bytes(&self.device, send.from, send.len)?;
+        let pieces = bytes_of(&self.device, send.pieces, Access::Read)?;
         let Address { device, from, to, traffic_class } = send.to;
         device.is(&self.device).then_some(SendRequest {
             id: send.id,
-            bytes,
+            pieces,
             is_signalled: send.is_signalled,
             from: *from,
             to: *to,
@@ -238,6 +255,19 @@ impl QueuePair {
             queue_pair: send.queue_pair,
             q_key: send.q_key,
         })
+    }
+
+    pub(crate) fn renew(&self, q_key: u32) -> Result<(), Error> {
+        let call = "ibv_modify_qp";
+        let refused = self.device.check(call);
+        let mut network = self.device.fabric().lock();
+        network.check_present(self.device.index()).map_err(|error| Error::Call { call, error })?;
+        network.renew(self.device.index(), self.number, q_key);
+        // The first of several calls was done.
+        if refused.is_err() {
+            network.fail(self.device.index(), self.number);
+        }
+        refused
     }
 
     pub(crate) fn fail(&self) -> Result<(), Error> {

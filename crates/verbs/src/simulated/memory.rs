@@ -1,15 +1,24 @@
 //! The memory of a region: bytes that their owner and the device use by turns.
+//!
+//! ```text
+//!  new: Pages ─┐
+//!              ├─ owner, start, len ─▶ Memory ─ read, write ─▶ device
+//!  over ───────┘
+//! ```
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::any::Any;
+use std::sync::Arc;
 
 /// Regions begin at a page and have whole pages, as mappings do.
 const PAGE: usize = 4096;
 
-/// Zeroed memory that does not move.
+/// Memory that does not move.
 #[derive(Debug)]
 pub struct Memory {
     start: *mut u8,
-    layout: Layout,
+    len: usize,
+    _owner: Arc<dyn Any + Send + Sync>,
 }
 
 // SAFETY: the bytes are reached only by `read` and `write`, whose caller owns them at that time, and by the owner of a
@@ -18,8 +27,19 @@ unsafe impl Send for Memory {}
 // SAFETY: the same.
 unsafe impl Sync for Memory {}
 
+/// Zeroed memory of its own.
+struct Pages {
+    start: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: nothing but their end is reached by this, which happens once.
+unsafe impl Send for Pages {}
+// SAFETY: the same.
+unsafe impl Sync for Pages {}
+
 impl Memory {
-    /// Returns `bytes` of memory, rounded up to pages; none if there are no such sizes.
+    /// Returns `bytes` of zeroed memory, rounded up to pages; none if there are no such sizes.
     pub fn new(bytes: usize) -> Option<Self> {
         let layout = Layout::from_size_align(bytes.checked_next_multiple_of(PAGE)?.max(PAGE), PAGE).ok()?;
         // SAFETY: the layout has at least one page.
@@ -27,7 +47,15 @@ impl Memory {
         if start.is_null() {
             handle_alloc_error(layout);
         }
-        Some(Self { start, layout })
+        Some(Self { start, len: layout.size(), _owner: Arc::new(Pages { start, layout }) })
+    }
+
+    /// Returns memory of others.
+    ///
+    /// # Safety
+    /// The bytes stay mapped while `owner` lives.
+    pub unsafe fn over(start: *mut u8, len: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { start, len, _owner: owner }
     }
 
     /// Returns the first byte.
@@ -37,7 +65,7 @@ impl Memory {
 
     /// Returns its size (bytes).
     pub fn len(&self) -> usize {
-        self.layout.size()
+        self.len
     }
 
     /// Returns whether the bytes are within the region.
@@ -48,10 +76,15 @@ impl Memory {
     /// Returns a copy of the bytes; none if they are not all within the region.
     ///
     /// # Safety
-    /// They are not written at the same time.
+    /// They are not written at the same time by this process.
     pub unsafe fn read(&self, from: usize, len: usize) -> Option<Vec<u8>> {
-        // SAFETY: within the region, and not written at the same time.
-        self.has(from, len).then(|| unsafe { std::slice::from_raw_parts(self.start.add(from), len) }.to_vec())
+        if !self.has(from, len) {
+            return None;
+        }
+        let mut bytes = vec![0; len];
+        // SAFETY: within the region, which lives, and the copy is of the same size.
+        unsafe { std::ptr::copy_nonoverlapping(self.start.add(from), bytes.as_mut_ptr(), len) };
+        Some(bytes)
     }
 
     /// Writes bytes. Returns whether they are within the region; else writes none.
@@ -68,7 +101,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout, and freed once.
         unsafe { dealloc(self.start, self.layout) };

@@ -45,5 +45,5 @@ pub use device::Device;
 pub(crate) use device::Library;
 pub use fabric::Fabric;
 pub use fate::{Fate, Fates};
-pub(crate) use handles::{Address, CompletionQueue, QueuePair, Receiving, Region, Sending};
+pub(crate) use handles::{Address, CompletionQueue, QueuePair, Region, Sending};
 pub use network::Counters;

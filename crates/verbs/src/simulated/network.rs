@@ -10,9 +10,9 @@
 
 use super::datagram::Datagram;
 use super::fate::{Fate, Fates};
-use super::pair::{Pair, ReceiveRequest, SendRequest};
+use super::pair::{Pair, ReceiveRequest, SendRequest, gather, scatter};
 use super::queue::{Queue, Told, unsuccessful};
-use crate::{BATCH, Completion, GRH, Link, Status};
+use crate::{BATCH, Completion, ELEMENTS, Link, PIECES, Status};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -33,6 +33,8 @@ const LOCAL_PROTECTION: Status = Status::Failed(4);
 pub struct Machine {
     /// Most bytes of a datagram.
     pub mtu: u32,
+    /// Most pieces of a request.
+    pub pieces: u32,
     /// Whether its port carries datagrams.
     pub is_active: bool,
     /// What its link is.
@@ -104,6 +106,7 @@ impl Machine {
     pub fn new(addresses: Vec<IpAddr>) -> Self {
         Self {
             mtu: 4096,
+            pieces: PIECES,
             is_active: true,
             link: Link::Ethernet,
             addresses,
@@ -160,9 +163,10 @@ impl Network {
         self.check_present(device).map_err(|error| (0, error))?;
         let machine = &mut self.machines[device];
         let pair = machine.pairs.get_mut(&number).ok_or((0, error(libc::EINVAL)))?;
+        let pieces: Vec<usize> = requests.iter().map(|request| request.pieces.len()).collect();
         let (taken, result) = post_all(requests, |request| pair.sends.post(request));
         let has_failed = pair.has_failed;
-        machine.counters.doorbells += taken.div_ceil(BATCH) as u64;
+        machine.counters.doorbells += writes(&pieces[..taken]);
         if has_failed {
             self.flush(device, number);
         } else if !self.machines[device].is_paused {
@@ -184,9 +188,10 @@ impl Network {
         self.check_present(device).map_err(|error| (0, error))?;
         let machine = &mut self.machines[device];
         let pair = machine.pairs.get_mut(&number).ok_or((0, error(libc::EINVAL)))?;
+        let pieces: Vec<usize> = requests.iter().map(|request| request.pieces.len()).collect();
         let (taken, result) = post_all(requests, |request| pair.receives.post(request));
         let has_failed = pair.has_failed;
-        machine.counters.receive_doorbells += taken.div_ceil(BATCH) as u64;
+        machine.counters.receive_doorbells += writes(&pieces[..taken]);
         if has_failed {
             self.flush(device, number);
         }
@@ -211,27 +216,20 @@ impl Network {
         let Some(request) = pair.sends.next() else { return };
         let queue = pair.send_queue;
         let failure = pair.failures.pop_front();
-        let memory = request.bytes.memory.upgrade();
         // SAFETY: the caller of `post_send` gave the bytes to the device until this request's completion.
-        let read = |memory: &super::memory::Memory| unsafe {
-            memory.read(request.bytes.from, request.bytes.len as usize)
-        };
-        let bytes = match (failure, memory.as_deref().and_then(read)) {
-            (Some(status), _) => Err(status),
-            (None, None) => Err(LOCAL_PROTECTION),
-            (None, Some(bytes)) => Ok(bytes),
-        };
-        let bytes = match bytes {
-            Ok(bytes) => bytes,
-            Err(status) => {
-                let covers = 1 + std::mem::take(&mut pair.untold);
+        let bytes = match (failure, unsafe { gather(&request.pieces) }) {
+            (None, Some(bytes)) => bytes,
+            (failure, _) => {
+                let status = failure.unwrap_or(LOCAL_PROTECTION);
+                let (covers, life) = (1 + std::mem::take(&mut pair.untold), pair.life);
                 let completion = unsuccessful(request.id, status, number);
-                self.complete(queue, Told { completion, is_receive: false, covers });
+                self.complete(queue, Told { completion, is_receive: false, covers, life });
                 return self.fail(device, number);
             }
         };
         pair.untold += 1;
         let covers = if request.is_signalled { std::mem::take(&mut pair.untold) } else { 0 };
+        let life = pair.life;
         machine.counters.datagrams += 1;
         machine.counters.bytes += bytes.len() as u64;
         let (is_active, mtu) = (machine.is_active, machine.mtu);
@@ -246,7 +244,7 @@ impl Network {
         }
         if covers > 0 {
             let completion = Completion { id: request.id, queue_pair: number, ..Completion::default() };
-            self.complete(queue, Told { completion, is_receive: false, covers });
+            self.complete(queue, Told { completion, is_receive: false, covers, life });
         }
     }
 
@@ -301,23 +299,20 @@ impl Network {
             return Fate::WrongKey;
         }
         let Some(request) = pair.receives.next() else { return Fate::NoBuffer };
-        let queue = pair.receive_queue;
-        let bytes = GRH + datagram.bytes.len();
-        let status = match request.bytes.memory.upgrade() {
-            _ if bytes > request.bytes.len as usize => LOCAL_LENGTH,
-            None => LOCAL_PROTECTION,
-            Some(memory) => {
-                // SAFETY: the caller of `post_receive` gave the buffer to the device until this request's completion.
-                let is_written = unsafe {
-                    memory.write(request.bytes.from, &datagram.grh())
-                        && memory.write(request.bytes.from + GRH, &datagram.bytes)
-                };
-                if is_written { Status::Success } else { LOCAL_PROTECTION }
-            }
+        let (queue, life) = (pair.receive_queue, pair.life);
+        let bytes = [&datagram.grh(), &datagram.bytes[..]].concat();
+        let room: usize = request.pieces.iter().map(|piece| piece.len as usize).sum();
+        let status = if bytes.len() > room {
+            LOCAL_LENGTH
+        // SAFETY: the caller of `post_receive` gave the buffer to the device until this request's completion.
+        } else if unsafe { scatter(&request.pieces, &bytes) } {
+            Status::Success
+        } else {
+            LOCAL_PROTECTION
         };
         if status != Status::Success {
             let completion = unsuccessful(request.id, status, number);
-            self.complete(queue, Told { completion, is_receive: true, covers: 1 });
+            self.complete(queue, Told { completion, is_receive: true, covers: 1, life });
             self.fail(device, number);
             return Fate::BadBuffer;
         }
@@ -325,11 +320,11 @@ impl Network {
             id: request.id,
             status,
             is_receive: true,
-            bytes: bytes as u32,
+            bytes: bytes.len() as u32,
             queue_pair: number,
             source: datagram.source,
         };
-        self.complete(queue, Told { completion, is_receive: true, covers: 1 });
+        self.complete(queue, Told { completion, is_receive: true, covers: 1, life });
         Fate::Delivered
     }
 
@@ -341,10 +336,19 @@ impl Network {
         }
     }
 
+    /// Takes all that is posted from a queue pair without a word, and makes it ready with another key. Completions that
+    /// wait stay.
+    pub fn renew(&mut self, device: usize, number: u32, q_key: u32) {
+        if let Some(pair) = self.machines[device].pairs.get_mut(&number) {
+            pair.renew(q_key);
+        }
+    }
+
     /// Completes all that is posted as flushed: also sends that were not to be told.
     fn flush(&mut self, device: usize, number: u32) {
         loop {
             let Some(pair) = self.machines[device].pairs.get_mut(&number) else { return };
+            let life = pair.life;
             let (queue, id, is_receive, covers) = if let Some(request) = pair.sends.next() {
                 (pair.send_queue, request.id, false, 1 + std::mem::take(&mut pair.untold))
             } else if let Some(request) = pair.receives.next() {
@@ -353,7 +357,7 @@ impl Network {
                 return;
             };
             let completion = unsuccessful(id, Status::Flushed, number);
-            self.complete(queue, Told { completion, is_receive, covers });
+            self.complete(queue, Told { completion, is_receive, covers, life });
         }
     }
 
@@ -386,6 +390,7 @@ impl Network {
             taken += 1;
             let Some(pair) = self.machines[device].pairs.get_mut(&place.queue_pair) else { continue };
             match told.is_receive {
+                _ if told.life != pair.life => {}
                 true => pair.receives.release(told.covers),
                 false => pair.sends.release(told.covers),
             }
@@ -413,6 +418,18 @@ impl Network {
             None => Ok(()),
         }
     }
+}
+
+/// Returns how many writes to the device take requests with so many pieces each.
+fn writes(pieces: &[usize]) -> u64 {
+    let (mut writes, mut requests, mut elements) = (0, 0, 0);
+    for pieces in pieces {
+        if requests == 0 || requests == BATCH || elements + pieces > ELEMENTS {
+            (writes, requests, elements) = (writes + 1, 0, 0);
+        }
+        (requests, elements) = (requests + 1, elements + pieces);
+    }
+    writes
 }
 
 /// Returns an error of the kernel.

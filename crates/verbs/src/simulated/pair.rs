@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Weak;
 
-/// Bytes of a region, as a request names them.
+/// Bytes of a region, as a request names them: one of its pieces.
 #[derive(Clone, Debug)]
 pub struct Bytes {
     /// The region. It may be gone when the device comes to the request.
@@ -28,7 +28,7 @@ pub struct SendRequest {
     /// Returned in its completion.
     pub id: u64,
     /// Its payload.
-    pub bytes: Bytes,
+    pub pieces: Vec<Bytes>,
     /// Whether its completion is told.
     pub is_signalled: bool,
     /// Address that it leaves from.
@@ -49,7 +49,7 @@ pub struct ReceiveRequest {
     /// Returned in its completion.
     pub id: u64,
     /// Where the GRH and the payload go.
-    pub bytes: Bytes,
+    pub pieces: Vec<Bytes>,
 }
 
 /// Requests of one direction: those that the device has, and places of those that are not yet told.
@@ -64,6 +64,11 @@ pub struct Requests<R> {
 impl<R> Requests<R> {
     fn new(depth: u32) -> Self {
         Self { depth, used: 0, posted: VecDeque::new() }
+    }
+
+    /// Forgets all.
+    fn clear(&mut self) {
+        (self.used, self.posted) = (0, VecDeque::new());
     }
 
     /// Adds a request. Returns whether it had a place.
@@ -117,6 +122,8 @@ pub struct Pair {
     pub has_failed: bool,
     /// What the next sends fail with.
     pub failures: VecDeque<Status>,
+    /// How often it was renewed.
+    pub life: u64,
 }
 
 impl Pair {
@@ -126,6 +133,44 @@ impl Pair {
         let [sends, receives] = depths;
         let (sends, receives) = (Requests::new(sends), Requests::new(receives));
         let failures = VecDeque::new();
-        Self { q_key, send_queue, receive_queue, sends, receives, untold: 0, has_failed: false, failures }
+        let (untold, has_failed, life) = (0, false, 0);
+        Self { q_key, send_queue, receive_queue, sends, receives, untold, has_failed, failures, life }
     }
+
+    /// Forgets all that is posted, and is ready with another key.
+    pub fn renew(&mut self, q_key: u32) {
+        self.sends.clear();
+        self.receives.clear();
+        self.failures.clear();
+        (self.q_key, self.untold, self.has_failed, self.life) = (q_key, 0, false, self.life + 1);
+    }
+}
+
+/// Returns the bytes of all pieces in their order; none if a region is gone.
+///
+/// # Safety
+/// As for [`Memory::read`].
+pub unsafe fn gather(pieces: &[Bytes]) -> Option<Vec<u8>> {
+    let mut all = vec![];
+    for piece in pieces {
+        // SAFETY: the caller's promise.
+        all.extend(unsafe { piece.memory.upgrade()?.read(piece.from, piece.len as usize) }?);
+    }
+    Some(all)
+}
+
+/// Writes bytes to the pieces in their order, as many as these have room for. Returns false if a region is gone: also one
+/// that no byte would have come to.
+///
+/// # Safety
+/// As for [`Memory::write`].
+pub unsafe fn scatter(pieces: &[Bytes], mut bytes: &[u8]) -> bool {
+    let memories: Option<Vec<_>> = pieces.iter().map(|piece| piece.memory.upgrade()).collect();
+    let Some(memories) = memories else { return false };
+    pieces.iter().zip(memories).all(|(piece, memory)| {
+        let (own, rest) = bytes.split_at(bytes.len().min(piece.len as usize));
+        bytes = rest;
+        // SAFETY: the caller's promise.
+        unsafe { memory.write(piece.from, own) }
+    })
 }

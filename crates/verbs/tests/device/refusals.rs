@@ -1,17 +1,19 @@
 //! What a real device, its kernel or this crate refuses, with which words, and that all goes on afterwards.
 
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_verbs::conformance::{End, check_all as conform};
 use tidegate_verbs::{
-    Address, Completion, CompletionQueue, Depths, Device, Error, GRH, LARGEST_Q_KEY, Library, QueuePair,
-    Receive, Region, Send, Status,
+    Access, Address, Completion, CompletionQueue, Depths, Device, Error, GRH, LARGEST_Q_KEY, Library, Piece,
+    QueuePair, Receive, Region, Send, Status,
 };
 
 const KEY: u32 = 7;
-const DEPTHS: Depths = Depths { send: 8, receive: 8 };
+const DEPTHS: Depths = Depths { send: 8, receive: 8, pieces: 2 };
 
 struct Parts {
     region: Arc<Region>,
@@ -28,14 +30,27 @@ impl Parts {
         Self { region, sends, receives, pair }
     }
 
-    fn send<'a>(&'a self, to: &'a Address) -> Send<'a> {
-        let queue_pair = self.pair.number();
-        Send { id: 1, region: &self.region, from: 0, len: 64, is_signalled: true, to, queue_pair, q_key: KEY }
+    fn piece(&self, from: usize, len: u32) -> [Piece<'_>; 1] {
+        [Piece { region: &self.region, from, len }]
     }
 
-    fn receive(&self) -> Receive<'_> {
-        Receive { id: 2, region: &self.region, from: 4096, len: 4096 }
+    /// Returns its first bytes, for a send.
+    fn sent(&self) -> [Piece<'_>; 1] {
+        self.piece(0, 64)
     }
+
+    /// Returns its last bytes, for a receive.
+    fn received(&self) -> [Piece<'_>; 1] {
+        self.piece(4096, 4096)
+    }
+
+    fn send<'a>(&self, to: &'a Address, pieces: &'a [Piece<'a>]) -> Send<'a> {
+        Send { id: 1, pieces, is_signalled: true, to, queue_pair: self.pair.number(), q_key: KEY }
+    }
+}
+
+fn receive<'a>(pieces: &'a [Piece<'a>]) -> Receive<'a> {
+    Receive { id: 2, pieces }
 }
 
 /// Runs all checks. The process gets a small limit on its locked memory.
@@ -51,6 +66,7 @@ pub fn check_all(library: &Arc<Library>, a: &End, b: &End) {
     full_queues(a);
     addresses(a);
     short_buffers(a, b);
+    memory_of_others(&a.device);
     locked_memory(&a.device);
     conform(a, b);
 }
@@ -71,7 +87,7 @@ fn sizes(device: &Arc<Device>) {
         assert!(error.starts_with("ibv_create_cq: "), "{entries}: {error}");
     }
     let queue = CompletionQueue::new(device, 16).unwrap();
-    for depths in [Depths { send: u32::MAX, receive: 8 }, Depths { send: 8, receive: u32::MAX }] {
+    for depths in [Depths { send: u32::MAX, ..DEPTHS }, Depths { receive: u32::MAX, ..DEPTHS }] {
         let error = QueuePair::new(device, &queue, &queue, depths, KEY).unwrap_err().to_string();
         assert!(error.starts_with("ibv_create_qp: "), "{depths:?}: {error}");
     }
@@ -93,17 +109,19 @@ fn bytes_beyond_a_region(a: &End, b: &End) {
     let parts = Parts::new(&a.device);
     let to = Address::new(&a.device, a.gid, b.address, 0).unwrap();
     for (from, len) in [(8192, 1), (8191, 2), (usize::MAX, 1), (usize::MAX - 3, u32::MAX), (0, 8193)] {
-        let send = Send { from, len, is_signalled: false, ..parts.send(&to) };
-        let receive = Receive { from, len, ..parts.receive() };
+        let wrong = parts.piece(from, len);
+        let second = [parts.sent()[0], wrong[0]];
         // SAFETY: none is taken.
         unsafe {
-            refused(parts.pair.post_send(&[send]), 0);
-            refused(parts.pair.post_receive(&[receive]), 0);
+            for pieces in [&wrong[..], &second[..]] {
+                refused(parts.pair.post_send(&[parts.send(&to, pieces)]), 0);
+                refused(parts.pair.post_receive(&[receive(pieces)]), 0);
+            }
         }
     }
-    let wrong = Receive { from: 8192, ..parts.receive() };
+    let (right, wrong) = (parts.received(), parts.piece(8192, 4096));
     // SAFETY: the first one's bytes are never read.
-    unsafe { refused(parts.pair.post_receive(&[parts.receive(), wrong, parts.receive()]), 1) };
+    unsafe { refused(parts.pair.post_receive(&[receive(&right), receive(&wrong), receive(&right)]), 1) };
 }
 
 /// A device that was opened twice has nothing in common with itself: its objects are told apart, too.
@@ -112,11 +130,14 @@ fn parts_of_another_opening(library: &Arc<Library>, a: &End, b: &End) {
     let (ours, theirs) = (Parts::new(&a.device), Parts::new(&other));
     let to = Address::new(&a.device, a.gid, b.address, 0).unwrap();
     let to_of_theirs = Address::new(&other, a.gid, b.address, 0).unwrap();
+    let mixed = [ours.sent()[0], theirs.sent()[0]];
     // SAFETY: none is taken.
     unsafe {
-        refused(ours.pair.post_send(&[ours.send(&to_of_theirs)]), 0);
-        refused(ours.pair.post_send(&[Send { region: &theirs.region, ..ours.send(&to) }]), 0);
-        refused(ours.pair.post_receive(&[theirs.receive()]), 0);
+        refused(ours.pair.post_send(&[ours.send(&to_of_theirs, &ours.sent())]), 0);
+        for pieces in [&mixed[1..], &mixed[..]] {
+            refused(ours.pair.post_send(&[ours.send(&to, pieces)]), 0);
+            refused(ours.pair.post_receive(&[receive(pieces)]), 0);
+        }
     }
     let error = QueuePair::new(&a.device, &theirs.sends, &ours.receives, DEPTHS, KEY).unwrap_err();
     assert!(error.to_string().contains("another device"), "{error}");
@@ -125,7 +146,8 @@ fn parts_of_another_opening(library: &Arc<Library>, a: &End, b: &End) {
 fn keys(a: &End, b: &End) {
     let parts = Parts::new(&a.device);
     let to = Address::new(&a.device, a.gid, b.address, 0).unwrap();
-    let send = Send { q_key: LARGEST_Q_KEY + 1, ..parts.send(&to) };
+    let pieces = parts.sent();
+    let send = Send { q_key: LARGEST_Q_KEY + 1, ..parts.send(&to, &pieces) };
     // SAFETY: none is taken.
     let (taken, error) = unsafe { parts.pair.post_send(&[send]) }.unwrap_err();
     assert!(taken == 0 && matches!(error, Error::QKey(0x8000_0000)), "{error}");
@@ -138,7 +160,8 @@ fn keys(a: &End, b: &End) {
 
 fn full_queues(a: &End) {
     let parts = Parts::new(&a.device);
-    let many = vec![parts.receive(); 1000];
+    let pieces = parts.received();
+    let many = vec![receive(&pieces); 1000];
     // SAFETY: the bytes are never read.
     let (taken, error) = unsafe { parts.pair.post_receive(&many) }.unwrap_err();
     // A device may have more room than asked for.
@@ -172,19 +195,54 @@ fn short_buffers(a: &End, b: &End) {
     };
     // SAFETY: the bytes are never read.
     unsafe {
-        to.pair.post_receive(&[Receive { len: 64, ..to.receive() }, to.receive()]).unwrap();
-        next.pair.post_receive(&[next.receive()]).unwrap();
+        to.pair.post_receive(&[receive(&to.piece(4096, 64)), receive(&to.received())]).unwrap();
+        next.pair.post_receive(&[receive(&next.received())]).unwrap();
     }
-    send(Send { queue_pair: to.pair.number(), ..from.send(&address) });
+    let short = from.sent();
+    send(Send { queue_pair: to.pair.number(), ..from.send(&address, &short) });
     let done = completions(&to.receives, 2);
     assert!(matches!(done[0].status, Status::Failed(_)), "{done:?}");
     assert_eq!(done[1].status, Status::Flushed, "the queue pair is in the error state");
 
     let queue_pair = next.pair.number();
-    send(Send { region: &long, len: 5000, queue_pair, ..from.send(&address) });
-    send(Send { queue_pair, ..from.send(&address) });
+    let long = [Piece { region: &long, from: 0, len: 5000 }];
+    send(Send { queue_pair, ..from.send(&address, &long) });
+    send(Send { queue_pair, ..from.send(&address, &short) });
     let done = completions(&next.receives, 1);
     assert_eq!((done[0].status, done[0].bytes), (Status::Success, 64 + GRH as u32), "the short one");
+}
+
+/// Memory that is not all there is an error, and no signal for the process that registers.
+fn memory_of_others(device: &Arc<Device>) {
+    let page = 4096;
+    let file = memfd_create("short", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, 2 * page as u64).unwrap();
+    let map = |how| {
+        // SAFETY: new pages, at no given address; they stay until the process ends.
+        unsafe { mmap(std::ptr::null_mut(), 4 * page, how, MapFlags::SHARED, &file, 0) }.unwrap().cast::<u8>()
+    };
+    let both = map(ProtFlags::READ | ProtFlags::WRITE);
+    let register = |start: *mut u8, pages: usize, access| {
+        // SAFETY: mapped until the process ends; what is not there is refused by the kernel.
+        unsafe { Region::over(device, start, pages * page, Arc::new(()), access) }
+    };
+    for access in [Access::Read, Access::Write] {
+        for (start, pages) in [(both, 3), (both.wrapping_add(2 * page), 1), (both.wrapping_add(page + 1), 1)]
+        {
+            let error = register(start, pages, access).unwrap_err().to_string();
+            assert!(error.starts_with("ibv_reg_mr"), "{error}");
+        }
+        // Neither begins nor ends at a page.
+        let odd = both.wrapping_add(1);
+        // SAFETY: the same.
+        let region = unsafe { Region::over(device, odd, 2 * page - 2, Arc::new(()), access) }.unwrap();
+        assert_eq!((region.start(), region.len()), (odd, 2 * page - 2));
+    }
+    assert!(register(map(ProtFlags::READ), 2, Access::Write).is_err());
+    // A file that becomes shorter takes its pages from the mapping, not from the device.
+    let region = register(both, 2, Access::Read).unwrap();
+    ftruncate(&file, 0).unwrap();
+    drop(region);
 }
 
 /// Waits for so many completions.
@@ -222,7 +280,7 @@ pub fn foreign_user<E>(a: &End, b: &End, become_user: impl FnOnce() -> Result<()
     let to = Address::new(&a.device, a.gid, b.address, 0).unwrap();
     become_user()?;
     // SAFETY: the bytes are never written.
-    let (_, error) = unsafe { parts.pair.post_send(&[parts.send(&to)]) }.unwrap_err();
+    let (_, error) = unsafe { parts.pair.post_send(&[parts.send(&to, &parts.sent())]) }.unwrap_err();
     let is_access = matches!(&error, Error::Call { error, .. } if error.raw_os_error() == Some(libc::EACCES));
     assert!(is_access, "{error}");
     assert_eq!(parts.sends.poll(&mut [Completion::default()]).unwrap(), 0);

@@ -10,7 +10,7 @@
 //! completes nothing for [`STALL`], there is no way until it does: frames leave by other lanes.
 
 use super::counters::Counters;
-use super::members::{Tables, handle};
+use super::members::{MemberEntry, Tables, handle};
 use super::memory::Buffers;
 use super::numbers::{Key, Numbers};
 use super::pool::Pool;
@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use tidegate_contract::Mac;
 use tidegate_uplink::rdma::header;
-use tidegate_verbs::{BATCH, Completion, CompletionQueue, Send, Status};
+use tidegate_verbs::{Address, BATCH, Completion, CompletionQueue, Piece, Send, Status};
 
 /// Longest time without a completion for which frames without room wait (ns): as long as a socket may be full.
 pub const STALL: u64 = 10_000_000;
@@ -271,11 +271,11 @@ impl Lane<'_> {
 
     /// Posts up to [`BATCH`] datagrams of a queue pair.
     fn post_to(&mut self, place: usize) {
-        let (mut sends, mut buffers) =
-            (SmallVec::<[Send<'_>; BATCH]>::new(), SmallVec::<[u16; BATCH]>::new());
+        let mut buffers = SmallVec::<[u16; BATCH]>::new();
+        let mut datagrams = SmallVec::<[(Piece<'_>, &Address, &MemberEntry); BATCH]>::new();
         let (tables, memory): (&Tables, &Buffers) = (self.tables, self.memory);
         let mut lost = 0;
-        while sends.len() < BATCH
+        while buffers.len() < BATCH
             && let Some((at, to)) = self.waiting.pop(place)
         {
             let member = tables.at(to.member as usize);
@@ -287,19 +287,20 @@ impl Lane<'_> {
                 continue;
             };
             buffers.push(at);
+            let piece = Piece { region: memory.region(), from: memory.place(at), len: to.len };
+            datagrams.push((piece, handle, member));
+        }
+        let last = buffers.len().saturating_sub(1);
+        let mut sends = SmallVec::<[Send<'_>; BATCH]>::new();
+        for (n, (piece, to, member)) in datagrams.iter().enumerate() {
             sends.push(Send {
-                id: u64::from(at),
-                region: memory.region(),
-                from: memory.place(at),
-                len: to.len,
-                is_signalled: buffers.len() % SIGNALLED == 0,
-                to: handle,
+                id: u64::from(buffers[n]),
+                pieces: std::slice::from_ref(piece),
+                is_signalled: (n + 1) % SIGNALLED == 0 || n == last,
+                to,
                 queue_pair: member.queue_pair,
                 q_key: member.q_key,
             });
-        }
-        if let Some(last) = sends.last_mut() {
-            last.is_signalled = true;
         }
         let pair = tables.pairs().get(place).filter(|pair| !pair.is_failed());
         let taken = match pair {
@@ -316,19 +317,20 @@ impl Lane<'_> {
         };
         let (posted, left) = buffers.split_at(taken);
         let mut before = None;
-        for (at, send) in posted.iter().zip(&sends) {
+        let mut bytes = 0;
+        for ((at, send), (piece, ..)) in posted.iter().zip(&sends).zip(&datagrams) {
             self.pool.post(*at, before);
             before = (!send.is_signalled).then_some(*at);
-            self.fate.sent += 1;
-            self.fate.bytes += u64::from(send.len).saturating_sub(header::LEN as u64);
+            bytes += u64::from(piece.len).saturating_sub(header::LEN as u64);
         }
+        self.fate.sent += taken as u64;
+        self.fate.bytes += bytes;
         for at in left {
             self.pool.give(*at);
         }
         lost += left.len() as u64;
         self.fate.unsent += lost;
         self.counters.unsent.add(lost);
-        let bytes: u64 = sends[..taken].iter().map(|send| u64::from(send.len) - header::LEN as u64).sum();
         self.counters.sent.add(taken as u64);
         self.counters.sent_bytes.add(bytes);
     }

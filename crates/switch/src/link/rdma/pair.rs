@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidegate_contract::Mac;
 use tidegate_evidence::DropReason;
-use tidegate_verbs::{Depths, Error, GRH, QueuePair, Receive, Region, Send};
+use tidegate_verbs::{Depths, Error, GRH, Piece, QueuePair, Receive, Region, Send};
 
 /// Most buffers that are posted at once.
 pub const TOGETHER: usize = 16;
@@ -78,7 +78,7 @@ impl LocalPair {
         // Each buffer begins at a line of the cache.
         let size = (GRH + LONGEST).next_multiple_of(64);
         let buffers = Region::new(&setup.device, RECEIVES as usize * size)?;
-        let depths = Depths { send: SENDS, receive: RECEIVES };
+        let depths = Depths { send: SENDS, receive: RECEIVES, pieces: 1 };
         let queue_pair = QueuePair::new(&setup.device, &setup.sends, &setup.receives, depths, q_key)?;
         Ok(Self {
             port,
@@ -182,20 +182,20 @@ impl LocalPair {
     /// # Errors
     /// The queue pair is in the error state, or the device is gone.
     pub(super) fn post(&self, buffers: &[u16]) -> Result<(), Error> {
-        let mut receives = SmallVec::<[Receive<'_>; TOGETHER]>::new();
+        let mut taken = SmallVec::<[(u64, Piece<'_>); TOGETHER]>::new();
         for at in buffers.iter().take(TOGETHER) {
             let Some((word, bit)) = self.posted_bit(*at) else { continue };
             let before = word.load(Ordering::Relaxed);
             word.store(before | bit, Ordering::Relaxed);
             if before & bit == 0 {
-                receives.push(Receive {
-                    id: self.tag | u64::from(*at),
-                    region: self.buffers.region(),
-                    from: self.buffers.place(*at),
-                    len: self.buffers.size() as u32,
-                });
+                let (from, len) = (self.buffers.place(*at), self.buffers.size() as u32);
+                taken.push((self.tag | u64::from(*at), Piece { region: self.buffers.region(), from, len }));
             }
         }
+        let receives: SmallVec<[Receive<'_>; TOGETHER]> = taken
+            .iter()
+            .map(|(id, piece)| Receive { id: *id, pieces: std::slice::from_ref(piece) })
+            .collect();
         if receives.is_empty() {
             return Ok(());
         }

@@ -68,6 +68,28 @@ fn attributes(rows: &mut Rows) {
         flags,
         port_cap_flags2,
     );
+    size::<DeviceAttributes>(rows, "struct ibv_device_attr");
+    fields!(
+        rows,
+        DeviceAttributes,
+        "ibv_device_attr",
+        fw_ver,
+        node_guid,
+        sys_image_guid,
+        max_mr_size,
+        page_size_cap,
+        vendor_id,
+        vendor_part_id,
+        hw_ver,
+        max_qp,
+        max_qp_wr,
+        device_cap_flags,
+        max_sge,
+        rest = "max_sge_rd",
+        max_pkeys,
+        local_ca_ack_delay,
+        phys_port_cnt,
+    );
     size::<RawGid>(rows, "union ibv_gid");
     size::<GidEntry>(rows, "struct ibv_gid_entry");
     fields!(rows, GidEntry, "ibv_gid_entry", gid, gid_index, port_num, gid_type, ndev_ifindex);
@@ -145,8 +167,8 @@ fn attributes(rows: &mut Rows) {
 }
 
 fn requests(rows: &mut Rows) {
-    size::<Piece>(rows, "struct ibv_sge");
-    fields!(rows, Piece, "ibv_sge", addr, length, lkey);
+    size::<Element>(rows, "struct ibv_sge");
+    fields!(rows, Element, "ibv_sge", addr, length, lkey);
     size::<SendRequest>(rows, "struct ibv_send_wr");
     fields!(
         rows,
@@ -197,6 +219,7 @@ fn numbers(rows: &mut Rows) {
         ("IBV_LINK_LAYER_ETHERNET", LINK_ETHERNET.into()),
         ("IBV_GID_TYPE_ROCE_V2", GID_ROCE_V2),
         ("IBV_QPT_UD", UNRELIABLE_DATAGRAM),
+        ("IBV_QPS_RESET", STATE_RESET),
         ("IBV_QPS_INIT", STATE_INIT),
         ("IBV_QPS_RTR", STATE_READY_TO_RECEIVE),
         ("IBV_QPS_RTS", STATE_READY_TO_SEND),

@@ -66,34 +66,29 @@ fn bytes_that_are_not_the_devices_are_refused() {
     let (_, a, b) = sides();
     let elsewhere = Side::new(&Fabric::new(), "192.0.2.1");
     let (to, number) = (a.to(&b), b.pair.number());
-    let send = |region, from, to, q_key| Send {
-        id: 9,
-        region,
-        from,
-        len: 1,
-        is_signalled: true,
-        to,
-        queue_pair: number,
-        q_key,
-    };
-    let (good, end) = (send(&a.region, 0, &to, KEY), a.region.len());
-    let far = b.to(&a);
-    for (what, bad) in [
-        ("beyond the end", send(&a.region, end, &to, KEY)),
-        ("overflowing", send(&a.region, usize::MAX, &to, KEY)),
-        ("of another device", send(&b.region, 0, &to, KEY)),
-        ("of another fabric", send(&elsewhere.region, 0, &to, KEY)),
-        ("an address of another device", send(&a.region, 0, &far, KEY)),
-        ("a privileged key", send(&a.region, 0, &to, 1 << 31)),
+    let (one, end, far) = (Piece { region: &a.region, from: 0, len: 1 }, a.region.len(), b.to(&a));
+    for (what, bad, to_bad, q_key) in [
+        ("beyond the end", Piece { from: end, ..one }, &to, KEY),
+        ("overflowing", Piece { from: usize::MAX, ..one }, &to, KEY),
+        ("of another device", Piece { region: &b.region, ..one }, &to, KEY),
+        ("of another fabric", Piece { region: &elsewhere.region, ..one }, &to, KEY),
+        ("without bytes", Piece { len: 0, ..one }, &to, KEY),
+        ("an address of another device", one, &far, KEY),
+        ("a privileged key", one, &to, 1 << 31),
     ] {
+        let (good, bad) = ([one], [one, bad]);
+        let send =
+            |pieces, to, q_key| Send { id: 9, pieces, is_signalled: true, to, queue_pair: number, q_key };
+        let (good, bad) = (send(&good, &to, KEY), send(&bad, to_bad, q_key));
         // SAFETY: the test writes to no memory.
         let (taken, error) = unsafe { a.pair.post_send(&[good, bad, good]) }.unwrap_err();
         assert_eq!((taken, done(&a.sends)), (1, vec![(9, Status::Success)]), "{what}");
         assert!(matches!(error, Error::Call { .. } | Error::QKey(_)), "{what}: {error}");
     }
     for (region, from) in [(&a.region, end - BUFFER as usize + 1), (&b.region, 0), (&elsewhere.region, 0)] {
+        let pieces = &[Piece { region, from, len: BUFFER }];
         // SAFETY: the test reads no memory.
-        let refused = unsafe { a.pair.post_receive(&[Receive { id: 8, region, from, len: BUFFER }]) };
+        let refused = unsafe { a.pair.post_receive(&[Receive { id: 8, pieces }]) };
         assert_eq!(refused.unwrap_err().0, 0);
     }
 }

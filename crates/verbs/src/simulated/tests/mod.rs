@@ -3,12 +3,14 @@
 mod faults;
 mod model;
 mod orders;
+mod pieces;
 mod queues;
 
 use crate::conformance::{self, End};
 use crate::simulated::{self, Fabric};
 use crate::{
-    Address, Completion, CompletionQueue, Depths, Device, Error, QueuePair, Receive, Region, Send, Status,
+    Address, Completion, CompletionQueue, Depths, Device, Error, Piece, QueuePair, Receive, Region, Send,
+    Status,
 };
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -68,8 +70,8 @@ impl Side {
         // SAFETY: within the region; the test writes to no buffer that a device has.
         unsafe { self.region.start().add(from).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         let len = bytes.len() as u32;
-        let send =
-            Send { id: n as u64, region: &self.region, from, len, is_signalled, to, queue_pair, q_key: KEY };
+        let pieces = &[Piece { region: &self.region, from, len }];
+        let send = Send { id: n as u64, pieces, is_signalled, to, queue_pair, q_key: KEY };
         // SAFETY: the same.
         unsafe { self.pair.post_send(&[send]) }
     }
@@ -77,7 +79,8 @@ impl Side {
     /// Posts a receive with one of its buffers.
     fn post_receive(&self, n: usize) -> Result<(), (usize, Error)> {
         let from = (BUFFERS + n) * BUFFER as usize;
-        let receive = Receive { id: n as u64, region: &self.region, from, len: BUFFER };
+        let pieces = &[Piece { region: &self.region, from, len: BUFFER }];
+        let receive = Receive { id: n as u64, pieces };
         // SAFETY: the test reads a buffer only after its completion.
         unsafe { self.pair.post_receive(&[receive]) }
     }
@@ -103,7 +106,7 @@ impl Side {
     }
 }
 
-const DEPTHS: Depths = Depths { send: 4, receive: 4 };
+const DEPTHS: Depths = Depths { send: 4, receive: 4, pieces: 3 };
 
 /// Returns two sides of a fabric, the second with buffers posted.
 fn sides() -> (Fabric, Side, Side) {

@@ -78,9 +78,7 @@ fn queue_pairs_of_a_paused_device_take_turns() {
         a.post_send(&b, id, b"a", true).unwrap();
         let send = Send {
             id: 10 + id as u64,
-            region: &a.region,
-            from: 0,
-            len: 1,
+            pieces: &[Piece { region: &a.region, from: 0, len: 1 }],
             is_signalled: true,
             to: &to,
             queue_pair: b.pair.number(),

@@ -30,11 +30,10 @@ fn sends_that_are_not_told_keep_their_places_until_a_later_one_is_taken() {
 fn a_list_that_does_not_fit_is_posted_in_part() {
     let (_, a, b) = sides();
     let to = a.to(&b);
+    let pieces = [Piece { region: &a.region, from: 0, len: 1 }];
     let send = |id| Send {
         id,
-        region: &a.region,
-        from: 0,
-        len: 1,
+        pieces: &pieces,
         is_signalled: true,
         to: &to,
         queue_pair: b.pair.number(),
@@ -94,7 +93,7 @@ fn sizes_that_no_device_has_are_refused() {
     let (_, a, _) = sides();
     for entries in [0, u32::MAX] {
         assert_eq!(number(CompletionQueue::new(&a.device, entries)), libc::EINVAL);
-        let depths = Depths { send: entries, receive: 1 };
+        let depths = Depths { send: entries, ..DEPTHS };
         assert_eq!(number(QueuePair::new(&a.device, &a.sends, &a.receives, depths, KEY)), libc::EINVAL);
     }
     assert_eq!(number(Region::new(&a.device, usize::MAX)), libc::ENOMEM);

@@ -7,10 +7,18 @@
 //! ```
 //!
 //! That a datagram vanishes is shown by one sent after it: the devices keep the order of one queue pair's datagrams.
+//!
+//! - `pieces`: requests of several pieces
+//! - `shared`: regions over memory of others
+//! - `renewal`: queue pairs that begin anew
+
+mod pieces;
+mod renewal;
+mod shared;
 
 use crate::{
-    Address, Completion, CompletionQueue, Depths, Device, Error, GRH, LARGEST_Q_KEY, QueuePair, Receive,
-    Region, Send, Status,
+    Address, Completion, CompletionQueue, Depths, Device, Error, GRH, LARGEST_Q_KEY, Piece, QueuePair,
+    Receive, Region, Send, Status,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::IpAddr;
@@ -33,7 +41,7 @@ pub struct End {
 pub type Check = fn(&End, &End);
 
 /// All checks, each with its name.
-pub const CHECKS: [(&str, Check); 11] = [
+pub const CHECKS: [(&str, Check); 20] = [
     ("datagrams arrive in order, with their length and their sender", arrives),
     ("the GRH has source, destination and traffic class", grh),
     ("a datagram as long as the MTU arrives", longest),
@@ -45,6 +53,15 @@ pub const CHECKS: [(&str, Check); 11] = [
     ("an armed queue wakes", wakes),
     ("a queue pair that fails is flushed", flushed),
     ("privileged Q_Keys are refused", privileged),
+    ("pieces are gathered in order", pieces::gathered),
+    ("a datagram is scattered in order, and no byte is written elsewhere", pieces::scattered),
+    ("as many pieces as the device says, and no more", pieces::most),
+    ("pieces that are not right are refused, and all goes on", pieces::refused),
+    ("memory of others is sent and received into, and its owner stays", shared::over),
+    ("a hole below a region fails nothing", shared::holes),
+    ("a queue pair that is renewed has its number, and nothing posted", renewal::ready),
+    ("sends of a queue pair that is renewed are forgotten", renewal::sends),
+    ("a queue pair that failed begins anew", renewal::failed),
 ];
 
 /// How long a completion may take.
@@ -53,6 +70,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const BUFFER: usize = 4096 + 64;
 /// Buffers for receives, and as many for sends.
 const BUFFERS: usize = 16;
+/// Pieces of a request: fewer than any device takes.
+const PIECES: u32 = 4;
 const KEY: u32 = 0x1234_5678;
 const OTHER_KEY: u32 = 0x1234_5679;
 
@@ -97,7 +116,7 @@ impl Side {
 
     fn with(end: &End, sends: Arc<CompletionQueue>, receives: Arc<CompletionQueue>) -> Self {
         let region = Region::new(&end.device, 2 * BUFFERS * BUFFER).unwrap();
-        let depths = Depths { send: BUFFERS as u32, receive: BUFFERS as u32 };
+        let depths = Depths { send: BUFFERS as u32, receive: BUFFERS as u32, pieces: PIECES };
         let pair = QueuePair::new(&end.device, &sends, &receives, depths, KEY).unwrap();
         Self { end: end.clone(), region, sends, receives, pair }
     }
@@ -109,42 +128,54 @@ impl Side {
 
     /// Posts the first buffers.
     fn post(&self, buffers: usize) {
-        let receive = |n| Receive {
-            id: n as u64,
-            region: &self.region,
-            from: (BUFFERS + n) * BUFFER,
-            len: BUFFER as u32,
-        };
-        let receives: Vec<_> = (0..buffers).map(receive).collect();
+        let pieces: Vec<_> = (0..buffers).map(|n| self.piece((BUFFERS + n) * BUFFER, BUFFER)).collect();
+        let receive = |(n, piece)| Receive { id: n as u64, pieces: std::slice::from_ref(piece) };
+        let receives: Vec<_> = pieces.iter().enumerate().map(receive).collect();
         // SAFETY: these bytes are read only after a completion.
         unsafe { self.pair.post_receive(&receives) }.unwrap();
     }
 
     /// Sends a datagram from each of the first buffers, and waits for the completion of the last.
     fn send(&self, to: &Address, number: u32, key: u32, datagrams: &[&[u8]]) {
-        let sends: Vec<_> = datagrams
-            .iter()
-            .enumerate()
-            .map(|(n, bytes)| {
-                // SAFETY: the buffer is this side's: the device has no send that is not completed.
-                unsafe { self.buffer(n).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-                Send {
-                    id: n as u64,
-                    region: &self.region,
-                    from: n * BUFFER,
-                    len: bytes.len() as u32,
-                    is_signalled: n + 1 == datagrams.len(),
-                    to,
-                    queue_pair: number,
-                    q_key: key,
-                }
-            })
-            .collect();
+        let pieces = datagrams.iter().enumerate().map(|(n, bytes)| {
+            self.write(n, bytes);
+            [self.piece(n * BUFFER, bytes.len())]
+        });
+        let pieces: Vec<_> = pieces.collect();
+        let pieces: Vec<&[Piece<'_>]> = pieces.iter().map(<[_; 1]>::as_slice).collect();
+        self.send_pieces(to, (number, key), &pieces);
+    }
+
+    /// Sends a datagram of each list of pieces, and waits for the completion of the last.
+    fn send_pieces(&self, to: &Address, (queue_pair, q_key): (u32, u32), datagrams: &[&[Piece<'_>]]) {
+        let mut sends = vec![];
+        for (n, pieces) in datagrams.iter().enumerate() {
+            let is_signalled = n + 1 == datagrams.len();
+            sends.push(Send { id: n as u64, pieces, is_signalled, to, queue_pair, q_key });
+        }
         // SAFETY: the bytes are written again only after the completion.
         unsafe { self.pair.post_send(&sends) }.unwrap();
         let done = take(&self.sends, 1);
         let expected = (datagrams.len() as u64 - 1, Status::Success, false, self.pair.number());
         assert_eq!((done[0].id, done[0].status, done[0].is_receive, done[0].queue_pair), expected);
+    }
+
+    fn piece(&self, from: usize, len: usize) -> Piece<'_> {
+        Piece { region: &self.region, from, len: len as u32 }
+    }
+
+    /// Writes bytes to a buffer that the device does not have.
+    fn write(&self, n: usize, bytes: &[u8]) {
+        assert!(bytes.len() <= BUFFER);
+        // SAFETY: within the buffer, which the device does not have.
+        unsafe { self.buffer(n).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Returns the first bytes of a buffer that the device does not have.
+    fn read(&self, n: usize, len: usize) -> Vec<u8> {
+        assert!(len <= BUFFER);
+        // SAFETY: the same.
+        unsafe { std::slice::from_raw_parts(self.buffer(n), len) }.to_vec()
     }
 
     fn buffer(&self, n: usize) -> *mut u8 {
@@ -160,8 +191,7 @@ impl Side {
             assert_eq!(facts, (Status::Success, true, self.pair.number()), "{done:?}");
             let (id, bytes) = (done.id as usize, done.bytes as usize);
             assert!(id < BUFFERS && (GRH..=BUFFER).contains(&bytes), "{done:?}");
-            // SAFETY: the completion gave these bytes back.
-            let all = unsafe { std::slice::from_raw_parts(self.buffer(BUFFERS + id), bytes) };
+            let all = self.read(BUFFERS + id, bytes);
             (done, all[..GRH].to_vec(), all[GRH..].to_vec())
         };
         take(&self.receives, datagrams).into_iter().map(read).collect()
@@ -364,7 +394,7 @@ fn flushed(a: &End, b: &End) {
 fn privileged(a: &End, _: &End) {
     let side = Side::new(a);
     for key in [LARGEST_Q_KEY + 1, u32::MAX] {
-        let depths = Depths { send: 1, receive: 1 };
+        let depths = Depths { send: 1, receive: 1, pieces: 1 };
         let refused = QueuePair::new(&a.device, &side.sends, &side.receives, depths, key).unwrap_err();
         assert!(matches!(refused, Error::QKey(named) if named == key), "{refused}");
         assert!(matches!(side.pair.set_q_key(key), Err(Error::QKey(named)) if named == key));
