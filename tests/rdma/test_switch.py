@@ -87,6 +87,11 @@ class Pair:
         self.hosts[number - 1].wait("a queue pair", lambda: self.queue_pair(number) is not None)
         return self.queue_pair(number) or 0
 
+    def takes(self, number: int, mtu: int) -> None:
+        """Wait until the uplink of host `number` takes datagrams of `mtu` bytes."""
+        host = self.hosts[number - 1]
+        host.wait(f"datagrams of {mtu} bytes", lambda: self.rdma(number).get("mtu") == mtu)
+
     def knows(self, number: int) -> bool:
         """Whether host `number` reaches the other's vNIC by RDMA."""
         member = [m for m in self.rdma(number)["members"] if m["mac"] == mac(3 - number)]
@@ -202,10 +207,10 @@ def test_an_uplink_is_made_anew_for_longer_datagrams(pair: Pair) -> None:
         # A new switch: it made no uplink anew yet.
         host.kill_switch()
         host.start_switch()
-        host.wait("a short lane", lambda number=number: pair.rdma(number).get("mtu") == 1024)
+        pair.takes(number, 1024)
     pair.guest.run(f"ip link set eth0 mtu {JUMBO}")
-    for number, host in enumerate(pair.hosts, 1):
-        host.wait("a long lane", lambda number=number: pair.rdma(number).get("mtu") == 4096)
+    for number in (1, 2):
+        pair.takes(number, 4096)
     pair.exchange()
 
 
