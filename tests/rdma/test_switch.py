@@ -188,18 +188,6 @@ def test_a_killed_switch_gets_new_queue_pairs(pair: Pair) -> None:
 
 
 @pytest.mark.nightly
-def test_an_upgrade_makes_new_queue_pairs(pair: Pair) -> None:
-    """The successor opens the device anew."""
-    host = pair.hosts[1]
-    former = pair.settled(2)
-    socket = f"{host.folder}/switch.sock"
-    command = f"{BINARY} switch --replace --detach --socket {socket} {OPTIONS}"
-    pair.guest.run(f"{command} >>{host.folder}/switch.log 2>&1 </dev/null")
-    host.wait("a queue pair", lambda: pair.queue_pair(2) not in (None, former))
-    pair.exchange()
-
-
-@pytest.mark.nightly
 def test_an_uplink_is_made_anew_for_longer_datagrams(pair: Pair) -> None:
     """Made for datagrams of 1,024 bytes, it takes 4,096 once its port does."""
     pair.guest.run("ip link set eth0 mtu 1500")
@@ -224,6 +212,18 @@ def test_an_uplink_is_made_anew_for_an_address(pair: Pair) -> None:
     host.wait("no lane", lambda: "no RoCE v2 GID" in (pair.rdma(2).get("error") or ""))
     pair.guest.run(f"ip addr add {address(2)}/24 dev eth0")
     host.wait("a queue pair", lambda: pair.queue_pair(2) is not None)
+    pair.exchange()
+
+
+@pytest.mark.nightly
+def test_an_upgrade_makes_new_queue_pairs(pair: Pair) -> None:
+    """The successor opens the device anew."""
+    host = pair.hosts[1]
+    former = pair.settled(2)
+    socket = f"{host.folder}/switch.sock"
+    command = f"{BINARY} switch --replace --detach --socket {socket} {OPTIONS}"
+    pair.guest.run(f"{command} >>{host.folder}/switch.log 2>&1 </dev/null")
+    host.wait("a queue pair", lambda: pair.queue_pair(2) not in (None, former))
     pair.exchange()
 
 
