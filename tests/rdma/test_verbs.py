@@ -52,6 +52,14 @@ def test_a_device_behaves_as_relied_upon(guest: Guest, program: Path) -> None:
     assert HOLE in done.stdout
 
 
+def test_huge_pages_are_memory_too(guest: Guest, program: Path) -> None:
+    """As a guest's may be: the same of pages of 2 MiB, and of holes of this size."""
+    guest.run("echo 16 > /proc/sys/vm/nr_hugepages")
+    limit = "ulimit -l unlimited"
+    done = guest.run(f"{limit} && {program} huge {DEVICE} {USER} {' '.join(ADDRESSES)} 2>&1", timeout=120)
+    assert HOLE in done
+
+
 def test_bad_requests_are_refused(guest: Guest, program: Path) -> None:
     """Each with its words, and all goes on: over IPv6, with a small limit on locked memory."""
     checks(guest, program, "refuse", ADDRESSES_V6)
