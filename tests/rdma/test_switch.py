@@ -24,6 +24,7 @@ from lab.guest_host import GuestHost
 from lab.host import BINARY
 from lab.need import need, need_commands
 from lab.roce import MODULES, address, setup
+from lab.rxe import JUMBO
 
 pytestmark = [pytest.mark.lab, pytest.mark.abreast, pytest.mark.timeout(600)]
 
@@ -87,6 +88,11 @@ class Pair:
         """The queue pair of host `number`'s vNIC, once there is one."""
         self.hosts[number - 1].wait("a queue pair", lambda: self.queue_pair(number) is not None)
         return self.queue_pair(number) or 0
+
+    def takes(self, number: int, mtu: int) -> None:
+        """Wait until the uplink of host `number` takes datagrams of `mtu` bytes."""
+        host = self.hosts[number - 1]
+        host.wait(f"datagrams of {mtu} bytes", lambda: self.rdma(number).get("mtu") == mtu)
 
     def knows(self, number: int) -> bool:
         """Whether host `number` reaches the other's vNIC by RDMA."""
@@ -202,6 +208,34 @@ def test_a_killed_switch_gets_new_queue_pairs(pair: Pair) -> None:
     pair.hosts[1].wait("its queue pair is gone", lambda: len(queue_pairs(pair.guest)) == 1)
     pair.hosts[1].start_switch()
     pair.hosts[1].wait("a queue pair", lambda: pair.queue_pair(2) not in (None, former))
+    pair.exchange()
+
+
+@pytest.mark.nightly
+def test_an_uplink_is_made_anew_for_longer_datagrams(pair: Pair) -> None:
+    """Made for datagrams of 1,024 bytes, it takes 4,096 once its port does."""
+    pair.guest.run("ip link set eth0 mtu 1500")
+    for number, host in enumerate(pair.hosts, 1):
+        # A new switch: it made no uplink anew yet.
+        host.kill_switch()
+        host.start_switch()
+        pair.takes(number, 1024)
+    pair.guest.run(f"ip link set eth0 mtu {JUMBO}")
+    for number in (1, 2):
+        pair.takes(number, 4096)
+    pair.exchange()
+
+
+@pytest.mark.nightly
+def test_an_uplink_is_made_anew_for_an_address(pair: Pair) -> None:
+    """Made while its device had no GID, it has RDMA once there is one."""
+    host = pair.hosts[1]
+    pair.guest.run(f"ip addr del {address(2)}/24 dev eth0")
+    host.kill_switch()
+    host.start_switch()
+    host.wait("no lane", lambda: "no RoCE v2 GID" in (pair.rdma(2).get("error") or ""))
+    pair.guest.run(f"ip addr add {address(2)}/24 dev eth0")
+    host.wait("a queue pair", lambda: pair.queue_pair(2) is not None)
     pair.exchange()
 
 

@@ -1,7 +1,7 @@
 //! The queue pair of a vNIC of this host, and its receive buffers.
 //!
 //! ```text
-//!  Region │ buffer │ buffer │ ... │      each: GRH, datagram
+//!  Region │ buffer │ buffer │ ... │      each: GRH, datagram;  Region of the lane │ rest of a datagram that is too long │
 //!            in force: posted ─▶ device ─▶ completion: buffer, bytes ─▶ read ─▶ posted anew
 //! ```
 //!
@@ -21,8 +21,8 @@ use tidegate_verbs::{Depths, Error, GRH, Piece, QueuePair, Receive, Region, Send
 
 /// Most buffers that are posted at once.
 pub const TOGETHER: usize = 16;
-/// Longest datagram (bytes) that finds room, whatever the port's MTU is: the largest MTU of RoCE. A longer one than its
-/// buffer costs the queue pair, and the port's MTU may be raised, or be smaller than the sender's.
+/// Longest datagram (bytes) that is read, whatever the port's MTU is: the largest MTU of RoCE. The port's MTU may be raised, or be
+/// smaller than the sender's.
 const LONGEST: usize = 4096;
 
 /// A queue pair. Its drop destroys it, which is no work for a worker.
@@ -40,6 +40,8 @@ pub struct LocalPair {
     pub(super) pieces: usize,
     queue_pair: QueuePair,
     buffers: Buffers,
+    /// Takes the rest of datagrams that are longer than a buffer. Never read.
+    overflow: Option<Arc<Region>>,
     /// A bit for each: the device has it. Written by its worker alone, after it was made.
     posted: [AtomicU64; RECEIVES as usize / 64],
     failed: AtomicBool,
@@ -81,6 +83,7 @@ impl LocalPair {
         // Each buffer begins at a line of the cache.
         let size = (GRH + LONGEST).next_multiple_of(64);
         let buffers = Region::new(&setup.device, RECEIVES as usize * size)?;
+        let overflow = setup.overflow.clone();
         let pieces = setup.device.pieces().clamp(1, 1 + gather::MOST as u32);
         let depths = Depths { send: SENDS, receive: RECEIVES, pieces };
         let queue_pair = QueuePair::new(&setup.device, &setup.sends, &setup.receives, depths, q_key)?;
@@ -92,6 +95,7 @@ impl LocalPair {
             pieces: pieces as usize,
             queue_pair,
             buffers: Buffers::new(buffers, size),
+            overflow,
             posted: Default::default(),
             failed: AtomicBool::new(false),
             tag: place.tag() << u16::BITS,
@@ -187,24 +191,28 @@ impl LocalPair {
     /// # Errors
     /// The queue pair is in the error state, or the device is gone.
     pub(super) fn post(&self, buffers: &[u16]) -> Result<(), Error> {
-        let mut taken = SmallVec::<[(u64, Piece<'_>); TOGETHER]>::new();
+        let rest = self.overflow.as_deref();
+        let rest = rest.map(|region| Piece { region, from: 0, len: region.len() as u32 });
+        let mut taken = SmallVec::<[(u64, [Piece<'_>; 2]); TOGETHER]>::new();
         for at in buffers.iter().take(TOGETHER) {
             let Some((word, bit)) = self.posted_bit(*at) else { continue };
             let before = word.load(Ordering::Relaxed);
             word.store(before | bit, Ordering::Relaxed);
             if before & bit == 0 {
                 let (from, len) = (self.buffers.place(*at), self.buffers.size() as u32);
-                taken.push((self.tag | u64::from(*at), Piece { region: self.buffers.region(), from, len }));
+                let buffer = Piece { region: self.buffers.region(), from, len };
+                taken.push((self.tag | u64::from(*at), [buffer, rest.unwrap_or(buffer)]));
             }
         }
         let receives: SmallVec<[Receive<'_>; TOGETHER]> = taken
             .iter()
-            .map(|(id, piece)| Receive { id: *id, pieces: std::slice::from_ref(piece) })
+            .map(|(id, pieces)| Receive { id: *id, pieces: &pieces[..1 + usize::from(rest.is_some())] })
             .collect();
         if receives.is_empty() {
             return Ok(());
         }
-        // SAFETY: nothing reads or writes a buffer that is noted as posted, and the region lives as long as the queue pair.
+        // SAFETY: nothing reads or writes a buffer that is noted as posted, nor the overflow at any time, and the regions live as long
+        // as the queue pair.
         unsafe { self.queue_pair.post_receive(&receives) }.map_err(|(_, error)| error)
     }
 
