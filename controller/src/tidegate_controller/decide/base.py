@@ -82,9 +82,7 @@ def _queue(marks: Marks) -> set[Rule]:
 
 def _best_effort(topology: Topology) -> dict[str, dict[str, int]]:
     """Returns for each switch the port of each host's MAC."""
-    arriving: dict[str, list[Link]] = {switch: [] for switch in topology.switches}
-    for link in sorted(topology.links):
-        arriving[link.target.switch].append(link)
+    arriving = arrivals(topology)
     ports: dict[str, dict[str, int]] = {switch: {} for switch in topology.switches}
     ways: dict[str, dict[str, int]] = {}
     for host in sorted(topology.hosts.values()):
@@ -92,14 +90,22 @@ def _best_effort(topology: Topology) -> dict[str, dict[str, int]]:
         if end not in ports:
             continue
         if end not in ways:
-            ways[end] = _towards(end, arriving)
+            ways[end] = towards(end, arriving)
         for switch, port in ways[end].items():
             ports[switch][host.mac] = port
         ports[end][host.mac] = host.port.number
     return ports
 
 
-def _towards(end: str, arriving: dict[str, list[Link]]) -> dict[str, int]:
+def arrivals(topology: Topology) -> dict[str, list[Link]]:
+    """Returns for each switch the links that end there, in order."""
+    arriving: dict[str, list[Link]] = {switch: [] for switch in topology.switches}
+    for link in sorted(topology.links):
+        arriving[link.target.switch].append(link)
+    return arriving
+
+
+def towards(end: str, arriving: dict[str, list[Link]]) -> dict[str, int]:
     """Returns the port of each other switch by which its shortest way to a switch leaves."""
     ports: dict[str, int] = {}
     edge = [end]
