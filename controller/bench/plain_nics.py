@@ -99,8 +99,10 @@ def main() -> None:
         most = max(one[table] for one in held.values())
         print(f"  {table}: {total[table]:,} rules, at most {most:,} in a switch")
     print(f"  together {total.total():,}, {len(core.engine.plain_tags)} tags")
-    one = Place(own["h0"][0], "02:00:00:ff:ff:ff")
-    bench.do("one vNIC more", ev.PlainNics({"h0": replace(behind["h0"], places=behind["h0"].places | {one})}))
+    for number in range(3):
+        one = Place(own["h0"][0], f"02:00:00:ff:ff:0{number}")
+        behind["h0"] = replace(behind["h0"], places=behind["h0"].places | {one})
+        bench.do("one vNIC more", ev.PlainNics({"h0": behind["h0"]}))
     before = {host: way.ports for host, way in plain.layout.ways.items()}
     link = sorted(topology.links)[0]
     up = topology.links - {link, link.back}

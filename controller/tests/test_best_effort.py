@@ -341,7 +341,7 @@ def test_a_mark_of_a_guest_chooses_no_queue(net: Net) -> None:
 
 
 def test_places_have_bounds() -> None:
-    """What is there keeps its room; the rest gets some when there is some; counts are right after moves."""
+    """What came first keeps its room; the rest gets some when there is some; counts are right after moves."""
     places = Places(most_places=2, most_vlans=1)
     assert places.tell("h1", behind((10, A), (10, B))) == ({"h1"}, NOTHING)
     assert places.tell("h2", behind((10, C), (20, C), vlans=(20,))) == (

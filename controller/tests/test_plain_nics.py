@@ -193,6 +193,8 @@ def test_what_is_behind_a_plain_nic(registry: Registry) -> None:
     # What an operator takes goes, also of a host that is away.
     registry.allow({"h1": allowed(1, VLAN), "h2": allowed(2, 43)})
     assert behind() == {"h1": {A}, "h2": {C}}
+    assert registry.expire(60.0) == ["h1"]
+    assert behind()["h1"] == {A}
     registry.leave("h1")
     registry.allow({"h1": allowed(1, VLAN)})
     assert behind() == {}

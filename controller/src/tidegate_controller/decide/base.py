@@ -1,7 +1,7 @@
 """Rules of a switch that belong to no path: what may come in, which queue a mark has, best effort.
 
 ```text
- EDGE   port of a host: LLDP ─▶ drop · a tag ─▶ drop · a level's mark ─▶ mark 0, go on · else ─▶ go on
+ EDGE   port of a host: LLDP ─▶ drop · a tag ─▶ drop (but `plain.py`) · a level's mark ─▶ mark 0, go on · else
         port of a link: LLDP ─▶ controller · else ─▶ go on           any other port: LLDP ─▶ controller
  QUEUE  priority of a level in the tag ─▶ its queue · mark of a level ─▶ its queue · else ─▶ best effort
  WAY    a host's MAC ─▶ next port of the shortest way

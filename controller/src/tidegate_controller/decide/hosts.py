@@ -264,6 +264,8 @@ class Registry:
         """Ends a host's registration. Returns how many other hosts see a difference."""
         there = self._hosts.get(host)
         if there is None:
+            # What is behind its plain NIC has outlived its lease.
+            self.moved |= self.places.tell(host, NOTHING)[0]
             return 0
         there.registration = Registration(there.registration.run)
         others = self._replace(host, there)

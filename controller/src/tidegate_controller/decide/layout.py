@@ -91,7 +91,7 @@ def arrange(before: Layout, topology: Topology, behind: Mapping[str, Behind], ta
     free = (number for number in range(1, MOST + 1) if number not in numbers)
     for host, end in ends.items():
         if all(len(inside[place.vlan]) == 1 for place in behind[host].places):
-            # Nobody at another switch sends to it.
+            # No host at another switch sends to it.
             continue
         ports, old = base.towards(end.switch, arriving), before.ways.get(host)
         if old is not None and (old.end, old.ports) == (end, ports):
