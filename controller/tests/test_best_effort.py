@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import attached, network, networks, ring
 from test_basis import part, update
@@ -21,7 +21,7 @@ from tidegate_controller import events as ev
 from tidegate_controller.best_effort import BestEffort
 from tidegate_controller.decide import base
 from tidegate_controller.decide.flood import Tree, spanning
-from tidegate_controller.decide.layout import as_kept, pruned
+from tidegate_controller.decide.layout import SPARE, as_kept, pruned
 from tidegate_controller.decide.marks import BROADCAST, RESERVED, Marks
 from tidegate_controller.decide.move import Order, Update, Wait
 from tidegate_controller.decide.phases import Phase
@@ -41,6 +41,8 @@ MACS = [f"02:00:00:00:0a:{number:02x}" for number in range(6)]
 UNKNOWN = "02:00:00:00:0b:01"
 GROUP = "01:00:5e:00:00:01"
 A, B, C = MACS[:3]
+FEW = settings(max_examples=max(1, settings().max_examples // 4))
+"""Each example has many orders."""
 
 
 def behind(*places: tuple[int, str], vlans: tuple[int, ...] = ()) -> Behind:
@@ -231,6 +233,7 @@ def test_hosts_and_links_that_change(topology: Topology, seed: int, faults: floa
     assert not net.engine.tags.owners()
 
 
+@FEW
 @given(st.integers())
 def test_ways_that_change_make_no_circle(seed: int) -> None:
     """A host is reached by the other side of a ring: old and new ways together would be all of the ring."""
@@ -329,6 +332,27 @@ def test_a_vnic_that_moves(net: Net) -> None:
     assert ends(net, "h0", frame(B)) == ["h3"]
     assert net.send("h1", frame(A, source=B)) == ([], [])
     assert ends(net, "h3", frame(A, source=B)) == ["h0"]
+
+
+@FEW
+@given(st.integers(), st.booleans())
+def test_a_mac_that_changes_its_vlan(seed: int, fails: bool) -> None:
+    """No frame crosses from one VLAN into the other, also from a switch that keeps old rules."""
+    net = Net(ring(4), Random(seed), faults=0.5 if fails else 0.0)
+    net.tell("h0", behind((20, A), (10, C)))
+    for vlans in ((20,), (10,), (10, 20), (20,), (10,)):
+        net.tell("h1", behind(*((vlan, B) for vlan in vlans), vlans=(10, 20)))
+        for _ in net.follow():
+            for one in (frame(B, A, 20), frame(B, C, 10)):
+                arrived, _ = net.send("h0", one)
+                assert all(sent.frame == one for sent in arrived)
+    tags = net.engine.plain_tags
+    # One that comes and goes costs no tag, until there were many.
+    for number in range(70):
+        net.tell("h1", behind((10, B), (10, f"02:00:00:00:0d:{number:02x}")))
+        net.settle()
+        assert len(net.subject.plain.layout.ways["h1"].vlans) <= 2 * 2 + SPARE
+        assert len(tags) == len(net.engine.plain_tags)
 
 
 def test_a_mark_of_a_guest_chooses_no_queue(net: Net) -> None:

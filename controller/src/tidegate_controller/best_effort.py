@@ -74,9 +74,10 @@ class BestEffort:
             engine.tags.free(tag)
         engine.plain_tags &= plain.tags
         same = topology is self._topology or topology == self._topology
+        self._topology = topology
         if same and not self._differs and not again:
             return []
-        self._topology, self._differs = topology, False
+        self._differs = False
         behind = self.places.all()
         if not behind and not plain.tags and not plain.there:
             return []

@@ -8,19 +8,25 @@
 Ways that change get another tag, and so do trees: a frame follows the ways or the tree whose tag it got when
 it came in, so no mixture of old and new rules sends a frame in a circle. If no tag is free, what was there
 stays until one is.
+
+The last switch of a way tells the VLAN by the MAC. So a MAC has one VLAN as long as a tag lives: else a frame
+that an edge with old rules has sent would arrive in the other VLAN.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from tidegate_controller.decide import base
 from tidegate_controller.decide.flood import Tree, spanning
 from tidegate_controller.decide.tags import MOST
-from tidegate_controller.model.plain import Behind, HostTag, Tagged, VlanTag
+from tidegate_controller.model.plain import Behind, HostTag, Place, Tagged, VlanTag
 from tidegate_controller.model.topology import Link, Port, Topology
 
 Take = Callable[[str], int | None]
 """Takes a tag for an owner; `None`: none is free."""
+SPARE = 64
+"""MACs beyond twice those that are there, which a tag remembers."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,8 @@ class Way:
     """The host's."""
     ports: Mapping[str, int]
     """By switch: where the way goes on."""
+    vlans: Mapping[str, int]
+    """The VLAN of each MAC that frames with this tag may be for, of now and of before."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,8 @@ class Layout:
     """By VLAN. The links are those of all switches; rules take the part that leads to hosts of the VLAN."""
     short: bool = False
     """Tags were missing: something is not as it is to be."""
+    last: int = 0
+    """The number that was given last: those of hosts that have gone rest."""
 
     @property
     def tags(self) -> frozenset[int]:
@@ -87,26 +97,53 @@ def arrange(before: Layout, topology: Topology, behind: Mapping[str, Behind], ta
     missing = False
     ways: dict[str, Way] = {}
     arriving = base.arrivals(topology) if ends else {}
-    numbers = {way.number for host, way in before.ways.items() if host in ends}
-    free = (number for number in range(1, MOST + 1) if number not in numbers)
+    last, free = before.last, _free(before)
     for host, end in ends.items():
         if all(len(inside[place.vlan]) == 1 for place in behind[host].places):
             # No host at another switch sends to it.
             continue
         ports, old = base.towards(end.switch, arriving), before.ways.get(host)
-        if old is not None and (old.end, old.ports) == (end, ports):
-            ways[host] = old
+        vlans = told(behind[host].places)
+        kept = _kept(old, end, vlans)
+        if kept is not None and kept.ports == ports:
+            ways[host] = kept
             continue
         number = old.number if old is not None else next(free, None)
         tag = take(f"best effort to {host}") if number is not None else None
         if number is not None and tag is not None:
-            ways[host] = Way(number, tag, end, ports)
+            ways[host] = Way(number, tag, end, ports, vlans)
+            last = last if old is not None else number
         else:
             missing = True
-            if old is not None and old.end == end:
-                ways[host] = old
+            if kept is not None:
+                ways[host] = kept
     trees, wanting = _trees(before, topology, inside, take)
-    return Layout(ways, trees, missing or wanting)
+    return Layout(ways, trees, missing or wanting, last)
+
+
+def told(places: Iterable[Place]) -> dict[str, int]:
+    """Returns the VLAN of each MAC that is in one VLAN alone."""
+    places = list(places)
+    count = Counter(place.mac for place in places)
+    return {place.mac: place.vlan for place in places if count[place.mac] == 1}
+
+
+def _kept(old: Way | None, end: Port, vlans: Mapping[str, int]) -> Way | None:
+    """Returns the way if its tag may be for these MACs, too."""
+    if old is None or old.end != end or any(old.vlans.get(mac, vlan) != vlan for mac, vlan in vlans.items()):
+        return None
+    if vlans.keys() <= old.vlans.keys():
+        return old
+    both = {**old.vlans, **vlans}
+    return replace(old, vlans=both) if len(both) <= 2 * len(vlans) + SPARE else None
+
+
+def _free(before: Layout) -> Iterator[int]:
+    """Yields numbers for hosts, those that were given the longest ago first."""
+    used = {way.number for way in before.ways.values()}
+    for number in (*range(before.last + 1, MOST + 1), *range(1, before.last + 1)):
+        if number not in used:
+            yield number
 
 
 def _trees(
@@ -135,13 +172,19 @@ def as_kept(tagged: Tagged, topology: Topology, behind: Mapping[str, Behind]) ->
     ends = at_switches(topology, behind)
     arriving = base.arrivals(topology) if hosts else {}
     ways = {
-        host: Way(hosts[host].number, hosts[host].tag, end, base.towards(end.switch, arriving))
+        host: Way(
+            hosts[host].number,
+            hosts[host].tag,
+            end,
+            base.towards(end.switch, arriving),
+            told(behind[host].places),
+        )
         for host, end in ends.items()
         if host in hosts
     }
     links = spanning(topology) if vlans else frozenset[Link]()
     trees = {vlan: Tree(vlans[vlan], links) for vlan in members(ends, behind) if vlan in vlans}
-    return Layout(ways, trees)
+    return Layout(ways, trees, last=max((way.number for way in ways.values()), default=0))
 
 
 def pruned(tree: Tree, switches: Iterable[str]) -> dict[str, list[int]]:

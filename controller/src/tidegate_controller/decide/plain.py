@@ -18,12 +18,11 @@ Rules of ways are few, and the only ones that follow the topology. Those of vNIC
 vSwitch has the room for each table apart: a table that is full takes none from paths.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from tidegate_controller.decide.flood import outputs
-from tidegate_controller.decide.layout import Layout, at_switches, members, pruned
+from tidegate_controller.decide.layout import Layout, at_switches, members, pruned, told
 from tidegate_controller.decide.marks import RESERVED, Priority
 from tidegate_controller.decide.move import Order, Update, key
 from tidegate_controller.decide.phases import Phase, Phases
@@ -213,12 +212,12 @@ def _elsewhere(number: int, places: frozenset[Place], vlans: frozenset[int]) -> 
         _rule(
             Table.PLACE,
             Priority.UNICAST,
-            Match(tag=place.vlan, eth_dst=place.mac),
+            Match(tag=vlan, eth_dst=mac),
             SetTag(number),
             Goto(Table.ONTO),
         )
-        for place in _told_by_mac(places)
-        if place.vlan in vlans
+        for mac, vlan in told(places).items()
+        if vlan in vlans
     )
 
 
@@ -238,19 +237,13 @@ def _arrived(tag: int, port: int, places: frozenset[Place]) -> frozenset[Rule]:
         _rule(
             Table.WAY,
             Priority.PATH,
-            Match(tag=tag, eth_dst=place.mac),
+            Match(tag=tag, eth_dst=mac),
             SetQueue(BEST_EFFORT),
-            SetTag(place.vlan),
+            SetTag(vlan),
             Output(port),
         )
-        for place in _told_by_mac(places)
+        for mac, vlan in told(places).items()
     )
-
-
-def _told_by_mac(places: frozenset[Place]) -> list[Place]:
-    """Returns places whose MAC is in one VLAN alone."""
-    count = Counter(place.mac for place in places)
-    return [place for place in places if count[place.mac] == 1]
 
 
 def _of_vlan(
