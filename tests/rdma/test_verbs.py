@@ -16,6 +16,11 @@ from lab.rxe import ADDRESSES, ADDRESSES_V6, DEVICE, need_rxe, rxe_guest
 pytestmark = [pytest.mark.lab, pytest.mark.abreast, pytest.mark.timeout(420)]
 
 USER = 65534
+HOLE = (
+    "of a hole the device sends what the page had, of a page written anew what the page had; "
+    "what arrives is not in the mapping"
+)
+"""The kernel pins the pages at the registration: the device goes on with those."""
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +49,15 @@ def test_a_device_behaves_as_relied_upon(guest: Guest, program: Path) -> None:
         f"unshare -n {program} conform {DEVICE} {USER} {' '.join(ADDRESSES)} 2>&1", timeout=120
     )
     assert done.status == 0, done.stdout
+    assert HOLE in done.stdout
+
+
+def test_huge_pages_are_memory_too(guest: Guest, program: Path) -> None:
+    """As a guest's may be: the same of pages of 2 MiB, and of holes of this size."""
+    guest.run("echo 16 > /proc/sys/vm/nr_hugepages")
+    limit = "ulimit -l unlimited"
+    done = guest.run(f"{limit} && {program} huge {DEVICE} {USER} {' '.join(ADDRESSES)} 2>&1", timeout=120)
+    assert HOLE in done
 
 
 def test_bad_requests_are_refused(guest: Guest, program: Path) -> None:

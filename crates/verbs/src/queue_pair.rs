@@ -6,9 +6,12 @@
 //!          └──── RESET ◀────────────────────────────────┘
 //! ```
 
+use crate::real::Pieces;
 #[cfg(feature = "simulated")]
 use crate::simulated;
-use crate::{Address, CompletionQueue, Depths, Device, Error, Region, address, completion, device, real};
+use crate::{
+    Address, CompletionQueue, Depths, Device, Error, Region, address, completion, device, real, region,
+};
 use std::sync::Arc;
 
 /// A queue pair, ready to send and to receive.
@@ -160,12 +163,12 @@ impl QueuePair {
         match &self.inner {
             // SAFETY: the caller's promise.
             Inner::Real(pair) => unsafe {
-                pair.post_receive(receives.iter().map(|receive| self.checked_receive(receive)))
+                pair.post_receive(receives.iter().map(|receive| self.real_receive(receive)))
             },
             #[cfg(feature = "simulated")]
             // SAFETY: the caller's promise.
             Inner::Simulated(pair) => unsafe {
-                pair.post_receive(receives.iter().map(|receive| self.checked_receive(receive)))
+                pair.post_receive(receives.iter().map(|receive| self.simulated_receive(receive)))
             },
         }
     }
@@ -202,44 +205,54 @@ impl QueuePair {
     /// Returns the send of a simulated device's parts.
     ///
     /// # Errors
-    /// A part is real; [`Error::QKey`]; [`Error::Pieces`].
+    /// A part is real; [`Error::QKey`]; as for [`check_pieces`].
     #[cfg(feature = "simulated")]
     fn simulated_send<'a>(&self, send: &Send<'a>) -> Result<simulated::Sending<'a>, Error> {
         checked(send.q_key)?;
-        let Send { id, pieces, is_signalled, queue_pair, q_key, .. } = *send;
-        check_pieces("ibv_post_send", pieces, self.pieces)?;
+        let call = "ibv_post_send";
+        let Send { id, is_signalled, queue_pair, q_key, .. } = *send;
+        let pieces = simulated_pieces(call, send.pieces, self.pieces)?;
         match &send.to.inner {
             address::Inner::Simulated(to) => {
                 Ok(simulated::Sending { id, pieces, is_signalled, to, queue_pair, q_key })
             }
-            address::Inner::Real(_) => Err(Error::invalid("ibv_post_send")),
+            address::Inner::Real(_) => Err(Error::invalid(call)),
         }
     }
 
-    /// Returns the send of a real device's parts.
+    /// The same of buffers.
+    #[cfg(feature = "simulated")]
+    fn simulated_receive<'a>(&self, receive: &Receive<'a>) -> Result<simulated::Receiving<'a>, Error> {
+        let pieces = simulated_pieces("ibv_post_recv", receive.pieces, self.pieces)?;
+        Ok(simulated::Receiving { id: receive.id, pieces })
+    }
+
+    /// Returns the send of a real device's parts, and its pieces.
     ///
     /// # Errors
-    /// The address is simulated; [`Error::QKey`]; [`Error::Pieces`].
-    fn real_send<'a>(&self, send: &Send<'a>) -> Result<real::Datagram<'a>, Error> {
+    /// The address is simulated; [`Error::QKey`]; as for [`check_pieces`].
+    fn real_send<'a>(&self, send: &Send<'a>) -> Result<(real::Datagram<'a>, impl Pieces<'a>), Error> {
         checked(send.q_key)?;
+        let call = "ibv_post_send";
         let Send { id, pieces, is_signalled, queue_pair, q_key, .. } = *send;
-        check_pieces("ibv_post_send", pieces, self.pieces)?;
+        check_pieces(call, pieces, self.pieces)?;
         match &send.to.inner {
             address::Inner::Real(to) => {
-                Ok(real::Datagram { id, pieces, is_signalled, to, queue_pair, q_key })
+                let datagram = real::Datagram { id, is_signalled, to, queue_pair, q_key };
+                Ok((datagram, pieces.iter().map(real_piece)))
             }
             #[cfg(feature = "simulated")]
-            address::Inner::Simulated(_) => Err(Error::invalid("ibv_post_send")),
+            address::Inner::Simulated(_) => Err(Error::invalid(call)),
         }
     }
 
-    /// Returns a receive.
+    /// Returns the id of a receive, and its pieces.
     ///
     /// # Errors
     /// As for [`check_pieces`].
-    fn checked_receive<'a>(&self, receive: &Receive<'a>) -> Result<Receive<'a>, Error> {
+    fn real_receive<'a>(&self, receive: &Receive<'a>) -> Result<(u64, impl Pieces<'a>), Error> {
         check_pieces("ibv_post_recv", receive.pieces, self.pieces)?;
-        Ok(*receive)
+        Ok((receive.id, receive.pieces.iter().map(real_piece)))
     }
 }
 
@@ -263,4 +276,36 @@ fn check_pieces(call: &'static str, pieces: &[Piece<'_>], most: u32) -> Result<(
         sum = added.ok_or_else(|| Error::invalid(call))?;
     }
     Ok(())
+}
+
+/// Returns a piece of a real region.
+///
+/// # Errors
+/// The region is simulated.
+#[inline]
+fn real_piece<'a>(piece: &Piece<'a>) -> Result<real::Piece<'a>, Error> {
+    let Piece { region, from, len } = *piece;
+    match &region.inner {
+        region::Inner::Real(region) => Ok(real::Piece { region, from, len }),
+        #[cfg(feature = "simulated")]
+        region::Inner::Simulated(_) => Err(Error::invalid("a request of a real device")),
+    }
+}
+
+/// Returns pieces of simulated regions.
+///
+/// # Errors
+/// A region is real; as for [`check_pieces`].
+#[cfg(feature = "simulated")]
+fn simulated_pieces<'a>(
+    call: &'static str,
+    pieces: &[Piece<'a>],
+    most: u32,
+) -> Result<Vec<simulated::Piece<'a>>, Error> {
+    check_pieces(call, pieces, most)?;
+    let of = |piece: &Piece<'a>| match &piece.region.inner {
+        region::Inner::Simulated(region) => Ok(simulated::Piece { region, from: piece.from, len: piece.len }),
+        region::Inner::Real(_) => Err(Error::invalid(call)),
+    };
+    pieces.iter().map(of).collect()
 }

@@ -39,14 +39,16 @@ impl Region {
     }
 
     /// Registers memory that others mapped, and keeps its `owner` until the registration has ended. All its pages become
-    /// resident and stay so: they count as locked memory (RLIMIT_MEMLOCK), and this may take long. The device goes on with
-    /// these very pages: whoever takes one out of the mapping (a hole punched into its file) parts the device from it.
+    /// resident and stay so: they count as locked memory (RLIMIT_MEMLOCK), as often as they are registered, and this may take
+    /// long. The device goes on with these very pages. A page that leaves the mapping (by a hole punched into its file, or as
+    /// the file becomes shorter) stays the device's: it sends what that page had, and what arrives there is lost.
     ///
     /// # Safety
     /// The bytes from `start` stay mapped while `owner` lives.
     ///
     /// # Errors
-    /// No byte, or bytes beyond the address space; pages that are not mapped, or not writable; too many to be locked.
+    /// No byte, or bytes beyond the address space; pages that are not mapped, lie beyond the end of their file, or are not
+    /// writable (for some kernels, 6.1 for one, also with [`Access::Read`]); too many to be locked.
     pub unsafe fn over(
         device: &Arc<Device>,
         start: *mut u8,
@@ -58,35 +60,19 @@ impl Region {
             return Err(Error::invalid("ibv_reg_mr: memory without bytes, or beyond the address space"));
         }
         let inner = match &device.inner {
-            // SAFETY: the caller's promise.
             device::Inner::Real(device) => {
-                Inner::Real(unsafe { real::Region::over(device, start, len, owner, access) }?)
+                // SAFETY: the caller's promise.
+                let region = unsafe { real::Region::over(device, start, len, owner, access) };
+                Inner::Real(region?)
             }
             #[cfg(feature = "simulated")]
-            // SAFETY: the caller's promise.
             device::Inner::Simulated(device) => {
-                Inner::Simulated(unsafe { simulated::Region::over(device, start, len, owner, access) }?)
+                // SAFETY: the caller's promise.
+                let region = unsafe { simulated::Region::over(device, start, len, owner, access) };
+                Inner::Simulated(region?)
             }
         };
         Ok(Self { inner })
-    }
-
-    /// Returns the region of a real device.
-    pub(crate) fn real(&self) -> Option<&real::Region> {
-        match &self.inner {
-            Inner::Real(region) => Some(region),
-            #[cfg(feature = "simulated")]
-            Inner::Simulated(_) => None,
-        }
-    }
-
-    /// Returns the region of a simulated device.
-    #[cfg(feature = "simulated")]
-    pub(crate) fn simulated(&self) -> Option<&simulated::Region> {
-        match &self.inner {
-            Inner::Real(_) => None,
-            Inner::Simulated(region) => Some(region),
-        }
     }
 
     /// Returns its size (bytes).

@@ -4,7 +4,7 @@
 //!  piece, piece, piece ─ in their order ─▶ datagram ─▶ GRH, bytes ─ in their order ─▶ piece, piece, piece
 //! ```
 
-use super::{End, KEY, Side, sides, take};
+use super::end::{End, KEY, Side, sides, take};
 use crate::{Access, CompletionQueue, Depths, Error, GRH, Piece, QueuePair, Receive, Region, Send, Status};
 use std::sync::Arc;
 
@@ -110,7 +110,7 @@ pub fn refused(a: &End, b: &End) {
     let pair = QueuePair::new(&a.end.device, &queue, &queue, depths, KEY).unwrap();
     let (len, good) = (a.region.len(), a.piece(0, 4));
     let owner: Arc<Region> = a.region.clone();
-    // SAFETY: the bytes are those of the region that owns them.
+    // SAFETY: the owner is the region of these bytes.
     let read_only = unsafe { Region::over(&a.end.device, owner.start(), 4096, owner.clone(), Access::Read) };
     let read_only = read_only.unwrap();
     let only_read = Piece { region: &read_only, ..good };

@@ -1,6 +1,6 @@
 //! Queue pairs that begin anew.
 
-use super::{BUFFERS, End, KEY, OTHER_KEY, Side, sides, take};
+use super::end::{BUFFERS, End, KEY, OTHER_KEY, Side, sides, take};
 use crate::{Error, LARGEST_Q_KEY, Receive, Send, Status};
 
 /// A queue pair that is ready loses what is posted without a word, and has another key.

@@ -5,20 +5,45 @@
 //!    └ punch                                           the device goes on with the one that it was given
 //! ```
 
-use super::{End, KEY, Side, sides, take};
+use super::end::{End, KEY, Side, sides, take};
 use crate::{Access, GRH, Piece, Receive, Region, Status};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-const PAGE: usize = 4096;
 const PAGES: usize = 4;
+
+/// What the pages of a file are.
+#[derive(Clone, Copy)]
+enum Pages {
+    /// Of 4 KiB.
+    Small,
+    /// Of 2 MiB.
+    Huge,
+}
+
+impl Pages {
+    const fn size(self) -> usize {
+        match self {
+            Self::Small => 4096,
+            Self::Huge => 2 << 20,
+        }
+    }
+
+    const fn flags(self) -> MemfdFlags {
+        match self {
+            Self::Small => MemfdFlags::CLOEXEC,
+            Self::Huge => MemfdFlags::CLOEXEC.union(MemfdFlags::HUGETLB).union(MemfdFlags::HUGE_2MB),
+        }
+    }
+}
 
 /// A mapping of a file in memory, all of whose pages are there.
 struct Shared {
     file: OwnedFd,
     start: *mut u8,
+    page: usize,
 }
 
 // SAFETY: the checks read and write the pages by one thread, by raw pointers.
@@ -27,30 +52,35 @@ unsafe impl std::marker::Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    fn new(fill: u8) -> Arc<Self> {
-        let file = memfd_create("conformance", MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&file, (PAGES * PAGE) as u64).unwrap();
+    fn new(pages: Pages, fill: u8) -> Arc<Self> {
+        let page = pages.size();
+        let file = memfd_create("conformance", pages.flags()).unwrap();
+        ftruncate(&file, (PAGES * page) as u64).unwrap();
         let (null, both) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: new pages, at no given address.
-        let start = unsafe { mmap(null, PAGES * PAGE, both, MapFlags::SHARED, &file, 0) }.unwrap();
-        let shared = Arc::new(Self { file, start: start.cast() });
-        shared.fill(0, PAGES * PAGE, fill);
+        let start = unsafe { mmap(null, PAGES * page, both, MapFlags::SHARED, &file, 0) }.unwrap();
+        let shared = Arc::new(Self { file, start: start.cast(), page });
+        shared.fill(0, shared.len(), fill);
         shared
+    }
+
+    fn len(&self) -> usize {
+        PAGES * self.page
     }
 
     fn region(self: &Arc<Self>, end: &End, access: Access) -> Region {
         // SAFETY: mapped until this is dropped.
-        unsafe { Region::over(&end.device, self.start, PAGES * PAGE, self.clone(), access) }.unwrap()
+        unsafe { Region::over(&end.device, self.start, self.len(), self.clone(), access) }.unwrap()
     }
 
     fn fill(&self, from: usize, len: usize, byte: u8) {
-        assert!(from + len <= PAGES * PAGE);
+        assert!(from + len <= self.len());
         // SAFETY: within the mapping.
         unsafe { self.start.add(from).write_bytes(byte, len) };
     }
 
     fn read(&self, from: usize, len: usize) -> Vec<u8> {
-        assert!(from + len <= PAGES * PAGE);
+        assert!(from + len <= self.len());
         // SAFETY: within the mapping; no request for these bytes is open.
         unsafe { std::slice::from_raw_parts(self.start.add(from), len) }.to_vec()
     }
@@ -58,15 +88,20 @@ impl Shared {
     /// Takes a page out of the file: the mapping then has zeros there.
     fn punch(&self, page: usize) {
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        fallocate(&self.file, how, (page * PAGE) as u64, PAGE as u64).unwrap();
-        assert_eq!(self.read(page * PAGE, PAGE), [0; PAGE]);
+        fallocate(&self.file, how, (page * self.page) as u64, self.page as u64).unwrap();
+        self.check_page(page, 0);
+    }
+
+    /// Asserts that a page has this byte alone.
+    fn check_page(&self, page: usize, byte: u8) {
+        assert!(self.read(page * self.page, self.page).iter().all(|other| *other == byte), "page {page}");
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         // SAFETY: exactly the pages mapped; regions over them are gone, since they own this.
-        unsafe { munmap(self.start.cast(), PAGES * PAGE) }.unwrap();
+        unsafe { munmap(self.start.cast(), self.len()) }.unwrap();
     }
 }
 
@@ -80,26 +115,31 @@ fn receive_into(b: &Side, piece: Piece<'_>, send: impl FnOnce()) {
 }
 
 pub fn over(a: &End, b: &End) {
+    over_pages(a, b, Pages::Small);
+}
+
+fn over_pages(a: &End, b: &End, pages: Pages) {
     let (a, b, to) = sides(a, b);
-    let (guest, other) = (Shared::new(b'g'), Shared::new(b'o'));
+    let (guest, other) = (Shared::new(pages, b'g'), Shared::new(pages, b'o'));
+    let page = pages.size();
     let (from, into) = (guest.region(&a.end, Access::Read), other.region(&b.end, Access::Write));
-    assert_eq!((from.start(), from.len()), (guest.start, PAGES * PAGE));
+    assert_eq!((from.start(), from.len()), (guest.start, guest.len()));
     // A header of the sender's own, and two bytes on both sides of a page's end, as they are when the datagram leaves.
-    guest.fill(2 * PAGE - 1, 2, b'G');
+    guest.fill(2 * page - 1, 2, b'G');
     a.write(0, b"head");
-    let body = Piece { region: &from, from: 2 * PAGE - 2, len: 4 };
+    let body = Piece { region: &from, from: 2 * page - 2, len: 4 };
     receive_into(&b, Piece { region: &into, from: 100, len: 128 }, || {
         a.send_pieces(&to, (b.pair.number(), KEY), &[&[a.piece(0, 4), body]]);
     });
     assert_eq!(other.read(100 + GRH, 9), b"headgGGgo");
     assert_eq!(other.read(0, 100), [b'o'; 100]);
-    // The owner stays as long as the region, whoever else lets it go.
+    // The owner stays as long as the region, also when others let it go.
     let watch = Arc::downgrade(&guest);
     drop(guest);
     assert!(watch.upgrade().is_some());
     drop(from);
     assert!(watch.upgrade().is_none());
-    for (start, len) in [(other.start, 0), (std::ptr::null_mut(), PAGE), (other.start, usize::MAX)] {
+    for (start, len) in [(other.start, 0), (std::ptr::null_mut(), page), (other.start, usize::MAX)] {
         // SAFETY: refused.
         let region = unsafe { Region::over(&a.end.device, start, len, other.clone(), Access::Read) };
         let error = region.unwrap_err().to_string();
@@ -110,30 +150,44 @@ pub fn over(a: &End, b: &End) {
 /// Prints which bytes a device has where a hole was punched after the registration. A real one has pinned the pages; the
 /// simulated one goes by the mapping. None fails, and none has bytes of others.
 pub fn holes(a: &End, b: &End) {
+    holes_of(a, b, Pages::Small);
+}
+
+/// The same of pages of 2 MiB, where a machine has set some aside.
+pub fn huge(a: &End, b: &End) {
+    over_pages(a, b, Pages::Huge);
+    holes_of(a, b, Pages::Huge);
+}
+
+fn holes_of(a: &End, b: &End, pages: Pages) {
     let (a, b, to) = sides(a, b);
-    let guest = Shared::new(b'1');
+    let (guest, page) = (Shared::new(pages, b'1'), pages.size());
+    guest.punch(0);
     let region = guest.region(&a.end, Access::Write);
-    let sent = || {
+    let sent_from = |from| {
         b.post(1);
-        let piece = Piece { region: &region, from: PAGE, len: 64 };
+        let piece = Piece { region: &region, from, len: 64 };
         a.send_pieces(&to, (b.pair.number(), KEY), &[&[piece]]);
         let bytes = b.payloads(1).remove(0);
         assert!(bytes.len() == 64 && bytes.iter().all(|byte| *byte == bytes[0]), "{bytes:?}");
         bytes[0]
     };
-    assert_eq!(sent(), b'1');
+    let sent = || sent_from(page);
+    assert_eq!((sent(), sent_from(0)), (b'1', 0));
+    guest.fill(0, page, b'0');
+    assert_eq!(sent_from(0), b'0', "a hole of before has a page of both");
     guest.punch(1);
     let of_a_hole = sent();
     assert!([0, b'1'].contains(&of_a_hole), "{of_a_hole}");
-    guest.fill(PAGE, PAGE, b'2');
+    guest.fill(page, page, b'2');
     let written = sent();
     assert!([of_a_hole, b'2'].contains(&written), "{written}");
     // The same for what arrives.
     guest.punch(2);
-    receive_into(&a, Piece { region: &region, from: 2 * PAGE, len: 64 }, || {
+    receive_into(&a, Piece { region: &region, from: 2 * page, len: 64 }, || {
         b.send(&b.address(&a.end, 0), a.pair.number(), KEY, &[b"came"]);
     });
-    let came = guest.read(2 * PAGE + GRH, 4);
+    let came = guest.read(2 * page + GRH, 4);
     assert!(came == b"came" || came == [0; 4], "{came:?}");
     let word = |byte| match byte {
         0 => "zeros",
@@ -146,5 +200,5 @@ pub fn holes(a: &End, b: &End) {
         word(of_a_hole),
         word(written)
     );
-    assert_eq!(guest.read(3 * PAGE, PAGE), [b'1'; PAGE]);
+    guest.check_page(3, b'1');
 }

@@ -5,7 +5,8 @@ use super::layout::{
     AddressAttributes, GID_ROCE_V2, GidEntry, GlobalRoute, LINK_ETHERNET, LINK_INFINIBAND, MTU_256, MTU_4096,
     PORT_ACTIVE, PortAttributes, RawGid,
 };
-use super::objects::{Domain, Handle, Memory, PORT, find_device};
+use super::memory::Memory;
+use super::objects::{Domain, Handle, PORT, find_device};
 use crate::{Access, Error, Gid, Link, Port};
 use std::any::Any;
 use std::net::{IpAddr, Ipv6Addr};

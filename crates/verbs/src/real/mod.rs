@@ -12,7 +12,8 @@
 //!
 //! - `layout`: the library's structures and numbers
 //! - `functions`: its functions
-//! - `objects`: owners of its objects; all calls
+//! - `objects`: owners of its objects; all calls but those of memory
+//! - `memory`: registered memory
 //! - `device`: the library and a device
 //! - `queues`: completion queues
 //! - `batch`: requests, chained
@@ -22,10 +23,11 @@ mod batch;
 mod device;
 mod functions;
 mod layout;
+mod memory;
 mod objects;
 mod pair;
 mod queues;
 
 pub(crate) use device::{Address, Device, Library, Region};
-pub(crate) use pair::{Datagram, QueuePair};
+pub(crate) use pair::{Datagram, Piece, Pieces, QueuePair};
 pub(crate) use queues::CompletionQueue;

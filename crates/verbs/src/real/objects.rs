@@ -1,5 +1,5 @@
 //! One owner for each object of the library, and each call of it. An owner keeps alive what its object needs, and gives the object back
-//! when it is dropped, so that objects may be dropped in any order.
+//! when it is dropped, so that objects may be dropped in any order. The owner of memory is in `memory`.
 //!
 //! ```text
 //!  Opened ◀── Domain ◀─┬─ Memory
@@ -12,13 +12,11 @@ use super::batch::Batch;
 use super::functions::Functions;
 use super::layout::{
     AddressAttributes, AsyncEvent, Channel, CompletionQueue, Context, DeviceAttributes, GidEntry,
-    InitAttributes, LOCAL_WRITE, MemoryRegion, Opaque, PairAttributes, PortAttributes, QueuePair,
-    ReceiveRequest, SendRequest, WorkCompletion,
+    InitAttributes, Opaque, PairAttributes, PortAttributes, QueuePair, ReceiveRequest, SendRequest,
+    WorkCompletion,
 };
-use crate::mapping::Mapping;
-use crate::{Access, Error};
+use crate::Error;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use std::any::Any;
 use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::io;
@@ -33,7 +31,7 @@ pub(super) const PORT: u8 = 1;
 const OPEN: &str = "ibv_open_device (it has to read and write /dev/infiniband/uverbs*)";
 
 /// An object of the library.
-struct Raw<T>(NonNull<T>);
+pub(super) struct Raw<T>(NonNull<T>);
 
 // SAFETY: the library may be called from any thread at any time for any object, but for the call that ends an object (ibv_*(3)). An owner
 // makes that call when it is dropped, so no other thread has it. Of the objects we read only what never changes.
@@ -48,7 +46,7 @@ impl<T> fmt::Debug for Raw<T> {
 }
 
 impl<T> Raw<T> {
-    fn as_ptr(&self) -> *mut T {
+    pub(super) fn as_ptr(&self) -> *mut T {
         self.0.as_ptr()
     }
 }
@@ -67,16 +65,6 @@ pub(super) struct Domain {
     raw: Raw<Opaque>,
     /// Most elements of a request.
     elements: u32,
-}
-
-/// Registered memory.
-#[derive(Debug)]
-pub(super) struct Memory {
-    raw: Raw<MemoryRegion>,
-    /// Keeps it mapped. `None` when the library kept the registration.
-    owner: Option<Arc<dyn Any + Send + Sync>>,
-    access: Access,
-    domain: Arc<Domain>,
 }
 
 /// An address handle.
@@ -103,7 +91,7 @@ pub(super) struct Pair {
 }
 
 /// Returns an object that the library made, or why it made none.
-fn made<T>(call: &'static str, raw: *mut T) -> Result<Raw<T>, Error> {
+pub(super) fn made<T>(call: &'static str, raw: *mut T) -> Result<Raw<T>, Error> {
     NonNull::new(raw).map(Raw).ok_or_else(|| Error::Call { call, error: io::Error::last_os_error() })
 }
 
@@ -193,12 +181,16 @@ impl Domain {
         Ok(attributes.max_sge.max(0).unsigned_abs())
     }
 
+    pub(super) fn raw(&self) -> *mut Opaque {
+        self.raw.as_ptr()
+    }
+
     /// Returns the most elements of a request, as the device told when it was opened.
     pub(super) fn elements(&self) -> u32 {
         self.elements
     }
 
-    fn functions(&self) -> &Functions {
+    pub(super) fn functions(&self) -> &Functions {
         &self.opened.functions
     }
 
@@ -240,57 +232,6 @@ impl Domain {
             // SAFETY: an event just taken. A thread that ends its object at this moment waits for this call.
             unsafe { (self.functions().ack_async_event)(&raw mut event) };
         }
-    }
-}
-
-impl Memory {
-    pub(super) fn new(domain: &Arc<Domain>, bytes: usize) -> Result<Self, Error> {
-        let mapping = Mapping::new(bytes).map_err(|error| Error::Call { call: "mmap", error })?;
-        let all = (mapping.start(), mapping.len());
-        // SAFETY: the mapping has these pages.
-        unsafe { Self::over(domain, all, Arc::new(mapping), Access::Write) }
-    }
-
-    /// Registers bytes from an address.
-    ///
-    /// # Safety
-    /// They stay mapped while `owner` lives.
-    pub(super) unsafe fn over(
-        domain: &Arc<Domain>,
-        (start, len): (*mut u8, usize),
-        owner: Arc<dyn Any + Send + Sync>,
-        access: Access,
-    ) -> Result<Self, Error> {
-        // All memory may be read.
-        let flags = if access == Access::Write { LOCAL_WRITE } else { 0 };
-        // SAFETY: the domain is there, and the pages are until the registration ends: the owner is kept so long.
-        let raw = unsafe { (domain.functions().reg_mr)(domain.raw.as_ptr(), start.cast(), len, flags) };
-        let raw = made("ibv_reg_mr, of memory that counts against RLIMIT_MEMLOCK", raw)?;
-        Ok(Self { raw, owner: Some(owner), access, domain: domain.clone() })
-    }
-
-    pub(super) fn start(&self) -> *mut u8 {
-        // SAFETY: the object lives as long as its owner.
-        unsafe { (*self.raw.as_ptr()).addr }.cast()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        // SAFETY: the object lives as long as its owner.
-        unsafe { (*self.raw.as_ptr()).length }
-    }
-
-    /// Returns what the device may do with it.
-    pub(super) fn access(&self) -> Access {
-        self.access
-    }
-
-    pub(super) fn key(&self) -> u32 {
-        // SAFETY: the object lives as long as its owner.
-        unsafe { (*self.raw.as_ptr()).lkey }
-    }
-
-    pub(super) fn is_of(&self, domain: &Arc<Domain>) -> bool {
-        Arc::ptr_eq(&self.domain, domain)
     }
 }
 
@@ -486,16 +427,6 @@ impl Drop for Domain {
     fn drop(&mut self) {
         // SAFETY: all objects of the domain are gone.
         unsafe { (self.functions().dealloc_pd)(self.raw.as_ptr()) };
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: the owner alone uses the registration. Requests that name it fail.
-        if unsafe { (self.domain.functions().dereg_mr)(self.raw.as_ptr()) } != 0 {
-            // The device may still write there.
-            std::mem::forget(self.owner.take());
-        }
     }
 }
 

@@ -7,21 +7,33 @@ use super::layout::{
     STATE_READY_TO_SEND, STATE_RESET, SendRequest, UNRELIABLE_DATAGRAM,
 };
 use super::objects::{Domain, PORT, Pair};
-use super::{Address, CompletionQueue, Device};
-use crate::{Access, Depths, Error, Piece, Receive};
+use super::{Address, CompletionQueue, Device, Region};
+use crate::{Access, Depths, Error};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// A datagram to send, of parts of this crate's public type.
+/// A piece of memory, of parts of this crate's public type.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece<'a> {
+    pub region: &'a Region,
+    pub from: usize,
+    pub len: u32,
+}
+
+/// A datagram to send, without its pieces.
 #[derive(Clone, Copy)]
 pub(crate) struct Datagram<'a> {
     pub id: u64,
-    pub pieces: &'a [Piece<'a>],
     pub is_signalled: bool,
     pub to: &'a Address,
     pub queue_pair: u32,
     pub q_key: u32,
 }
+
+/// The pieces of a request, one by one.
+pub(crate) trait Pieces<'a>: ExactSizeIterator<Item = Result<Piece<'a>, Error>> {}
+
+impl<'a, I: ExactSizeIterator<Item = Result<Piece<'a>, Error>>> Pieces<'a> for I {}
 
 /// A queue pair of unreliable datagrams.
 #[derive(Debug)]
@@ -91,14 +103,14 @@ impl QueuePair {
     ///
     /// # Safety
     /// As the public function.
-    pub(crate) unsafe fn post_send<'a>(
+    pub(crate) unsafe fn post_send<'a, P: Pieces<'a>>(
         &self,
-        sends: impl Iterator<Item = Result<Datagram<'a>, Error>>,
+        sends: impl Iterator<Item = Result<(Datagram<'a>, P), Error>>,
     ) -> Result<(), (usize, Error)> {
         let domain = self.pair.domain();
         let requests = sends.map(|send| {
-            let send = send?;
-            Ok((request_of(domain, &send)?, send.pieces.iter().map(|piece| sent(domain, piece))))
+            let (send, pieces) = send?;
+            Ok((request_of(domain, &send)?, pieces.map(|piece| sent(domain, &piece?))))
         });
         // SAFETY: each piece is within its region, each address of this device; the rest is the caller's promise.
         in_batches(requests, |batch| unsafe { self.pair.send(batch) })
@@ -108,15 +120,15 @@ impl QueuePair {
     ///
     /// # Safety
     /// As the public function.
-    pub(crate) unsafe fn post_receive<'a>(
+    pub(crate) unsafe fn post_receive<'a, P: Pieces<'a>>(
         &self,
-        receives: impl Iterator<Item = Result<Receive<'a>, Error>>,
+        receives: impl Iterator<Item = Result<(u64, P), Error>>,
     ) -> Result<(), (usize, Error)> {
         let domain = self.pair.domain();
         let requests = receives.map(|receive| {
-            let Receive { id, pieces } = receive?;
+            let (id, pieces) = receive?;
             let request = ReceiveRequest { wr_id: id, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
-            Ok((request, pieces.iter().map(|piece| received(domain, piece))))
+            Ok((request, pieces.map(|piece| received(domain, &piece?))))
         });
         // SAFETY: each piece is within its region; the rest is the caller's promise.
         in_batches(requests, |batch| unsafe { self.pair.receive(batch) })
@@ -205,7 +217,7 @@ fn received(domain: &Arc<Domain>, piece: &Piece<'_>) -> Result<Element, Error> {
 #[inline]
 fn element_of(domain: &Arc<Domain>, piece: &Piece<'_>, access: Access) -> Option<Element> {
     let Piece { region, from, len } = *piece;
-    let memory = &region.real()?.memory;
+    let memory = &region.memory;
     let end = from.checked_add(usize::try_from(len).ok()?)?;
     let may = memory.is_of(domain) && end <= memory.len();
     let may = may && (access == Access::Read || memory.access() == Access::Write);

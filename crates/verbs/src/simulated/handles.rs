@@ -9,7 +9,7 @@ use super::memory::Memory;
 use super::network::error;
 use super::pair::{Bytes, Pair, ReceiveRequest, SendRequest};
 use super::queue::{ENTRIES_MAX, Queue};
-use crate::{Access, Completion, Depths, Error, Piece, Receive};
+use crate::{Access, Completion, Depths, Error};
 use std::any::Any;
 use std::io;
 use std::net::IpAddr;
@@ -82,11 +82,23 @@ impl Region {
 /// Returns the bytes of all pieces; `None` if the device may not do this with one of them.
 fn bytes_of(device: &Device, pieces: &[Piece<'_>], access: Access) -> Option<Vec<Bytes>> {
     let of = |piece: &Piece<'_>| {
-        let region = piece.region.simulated()?;
-        let may = access == Access::Read || region.access == Access::Write;
-        region.bytes(device, piece.from, piece.len).filter(|_| may)
+        let may = access == Access::Read || piece.region.access == Access::Write;
+        piece.region.bytes(device, piece.from, piece.len).filter(|_| may)
     };
     pieces.iter().map(of).collect()
+}
+
+/// A piece of memory.
+pub(crate) struct Piece<'a> {
+    pub(crate) region: &'a Region,
+    pub(crate) from: usize,
+    pub(crate) len: u32,
+}
+
+/// A buffer to post.
+pub(crate) struct Receiving<'a> {
+    pub(crate) id: u64,
+    pub(crate) pieces: Vec<Piece<'a>>,
 }
 
 /// Another host, and how datagrams go to it.
@@ -119,7 +131,7 @@ impl Address {
 /// A datagram to send, by parts of the device.
 pub(crate) struct Sending<'a> {
     pub(crate) id: u64,
-    pub(crate) pieces: &'a [Piece<'a>],
+    pub(crate) pieces: Vec<Piece<'a>>,
     pub(crate) is_signalled: bool,
     pub(crate) to: &'a Address,
     pub(crate) queue_pair: u32,
@@ -241,11 +253,11 @@ impl QueuePair {
     /// The bytes belong to the device until the completion of the request.
     pub(crate) unsafe fn post_receive<'a>(
         &self,
-        receives: impl Iterator<Item = Result<Receive<'a>, Error>>,
+        receives: impl Iterator<Item = Result<Receiving<'a>, Error>>,
     ) -> Result<(), (usize, Error)> {
         let call = "ibv_post_recv";
-        let request = |receive: Receive<'_>| {
-            let pieces = bytes_of(&self.device, receive.pieces, Access::Write);
+        let request = |receive: Receiving<'_>| {
+            let pieces = bytes_of(&self.device, &receive.pieces, Access::Write);
             Some(ReceiveRequest { id: receive.id, pieces: pieces? })
         };
         let requests = receives.map(|receive| request(receive?).ok_or(Error::invalid(call)));
@@ -256,7 +268,7 @@ impl QueuePair {
 
     /// Returns the request of a datagram; `None` if a part is not of this device.
     fn send_request(&self, send: &Sending<'_>) -> Option<SendRequest> {
-        let pieces = bytes_of(&self.device, send.pieces, Access::Read)?;
+        let pieces = bytes_of(&self.device, &send.pieces, Access::Read)?;
         let Address { device, from, to, traffic_class } = send.to;
         device.is(&self.device).then_some(SendRequest {
             id: send.id,
@@ -271,9 +283,16 @@ impl QueuePair {
     }
 
     pub(crate) fn renew(&self, q_key: u32) -> Result<(), Error> {
-        self.device.check("ibv_modify_qp")?;
-        self.device.fabric().lock().renew(self.device.index(), self.number, q_key);
-        Ok(())
+        let call = "ibv_modify_qp";
+        let refused = self.device.check(call);
+        let mut network = self.device.fabric().lock();
+        network.check_present(self.device.index()).map_err(|error| Error::Call { call, error })?;
+        network.renew(self.device.index(), self.number, q_key);
+        // The first of several calls was done.
+        if refused.is_err() {
+            network.fail(self.device.index(), self.number);
+        }
+        refused
     }
 
     pub(crate) fn fail(&self) -> Result<(), Error> {

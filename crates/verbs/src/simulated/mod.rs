@@ -17,6 +17,9 @@
 //! - The first 20 bytes of an IPv4 datagram's GRH are garbage. Each address has a GID of RoCE v1 as well.
 //! - Parts of another device, and bytes beyond a region, are refused, as by the real half. A region that is gone is not.
 //! - A send that fails brings its queue pair into the error state; what is posted there is flushed.
+//! - A queue pair that is renewed forgets what is posted; completions that wait stay, and set no place free.
+//!
+//! Regions over memory of others go by the mapping, where real ones have pinned its pages.
 //!
 //! - [`fabric`]: what connects devices, and orders to it
 //! - [`device`]: a device, and orders to it
@@ -45,5 +48,5 @@ pub use device::Device;
 pub(crate) use device::Library;
 pub use fabric::Fabric;
 pub use fate::{Fate, Fates};
-pub(crate) use handles::{Address, CompletionQueue, QueuePair, Region, Sending};
+pub(crate) use handles::{Address, CompletionQueue, Piece, QueuePair, Receiving, Region, Sending};
 pub use network::Counters;

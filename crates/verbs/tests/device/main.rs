@@ -3,6 +3,7 @@
 //! ```text
 //!  device facts DEVICE                           what its port is
 //!  device conform DEVICE USER ADDRESS ADDRESS    become USER (a number), open, check between two addresses of the device
+//!  device huge DEVICE USER ADDRESS ADDRESS       the same, with pages of 2 MiB: 16 of these have to be free
 //!  device refuse DEVICE USER ADDRESS ADDRESS     the same, with what a device or this crate has to refuse
 //!  device foreign DEVICE USER ADDRESS ADDRESS    open as root, become USER: no send leaves
 //! ```
@@ -17,7 +18,7 @@ use std::error::Error;
 use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tidegate_verbs::conformance::{End, check_all};
+use tidegate_verbs::conformance::{End, check_all, check_huge_pages};
 use tidegate_verbs::{Device, Library};
 
 type Outcome = Result<(), Box<dyn Error>>;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["facts", device] => facts(device),
         ["conform", device, user, a, b] => conform(device, user, a, b),
+        ["huge", device, user, a, b] => huge(device, user, a, b),
         ["refuse", device, user, a, b] => refuse(device, user, a, b),
         ["foreign", device, user, a, b] => foreign(device, user, a, b),
         // What cargo says to all tests.
@@ -60,6 +62,14 @@ fn conform(device: &str, user: &str, a: &str, b: &str) -> Outcome {
     become_user(user.parse()?)?;
     let (a, b) = ends(&library.open(device)?, a, b)?;
     check_all(&a, &b);
+    Ok(())
+}
+
+fn huge(device: &str, user: &str, a: &str, b: &str) -> Outcome {
+    let library = Library::load()?;
+    become_user(user.parse()?)?;
+    let (a, b) = ends(&library.open(device)?, a, b)?;
+    check_huge_pages(&a, &b);
     Ok(())
 }
 

@@ -1,12 +1,14 @@
 //! What a real device, its kernel or this crate refuses, with which words, and that all goes on afterwards.
 
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_verbs::conformance::{End, check_all as conform};
 use tidegate_verbs::{
-    Address, Completion, CompletionQueue, Depths, Device, Error, GRH, LARGEST_Q_KEY, Library, Piece,
+    Access, Address, Completion, CompletionQueue, Depths, Device, Error, GRH, LARGEST_Q_KEY, Library, Piece,
     QueuePair, Receive, Region, Send, Status,
 };
 
@@ -64,6 +66,7 @@ pub fn check_all(library: &Arc<Library>, a: &End, b: &End) {
     full_queues(a);
     addresses(a);
     short_buffers(a, b);
+    memory_of_others(a, b);
     locked_memory(&a.device);
     conform(a, b);
 }
@@ -207,6 +210,56 @@ fn short_buffers(a: &End, b: &End) {
     send(Send { queue_pair, ..from.send(&address, &short) });
     let done = completions(&next.receives, 1);
     assert_eq!((done[0].status, done[0].bytes), (Status::Success, 64 + GRH as u32), "the short one");
+}
+
+/// Memory that is not all there is an error, and no signal for the process that registers. Memory that goes later is sent.
+fn memory_of_others(a: &End, b: &End) {
+    let (device, page) = (&a.device, 4096);
+    let file = memfd_create("short", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, 2 * page as u64).unwrap();
+    let map = |how| {
+        // SAFETY: new pages, at no given address; they stay until the process ends.
+        unsafe { mmap(std::ptr::null_mut(), 4 * page, how, MapFlags::SHARED, &file, 0) }.unwrap().cast::<u8>()
+    };
+    let both = map(ProtFlags::READ | ProtFlags::WRITE);
+    let register = |start: *mut u8, pages: usize, access| {
+        // SAFETY: mapped until the process ends; what is not there is refused by the kernel.
+        unsafe { Region::over(device, start, pages * page, Arc::new(()), access) }
+    };
+    for access in [Access::Read, Access::Write] {
+        for (start, pages) in [(both, 3), (both.wrapping_add(2 * page), 1), (both.wrapping_add(page + 1), 1)]
+        {
+            let error = register(start, pages, access).unwrap_err();
+            let is_fault =
+                matches!(&error, Error::Call { error, .. } if error.raw_os_error() == Some(libc::EFAULT));
+            assert!(is_fault && error.to_string().starts_with("ibv_reg_mr"), "{error}");
+        }
+        // Neither begins nor ends at a page.
+        let odd = both.wrapping_add(1);
+        // SAFETY: the same.
+        let region = unsafe { Region::over(device, odd, 2 * page - 2, Arc::new(()), access) }.unwrap();
+        assert_eq!((region.start(), region.len()), (odd, 2 * page - 2));
+    }
+    assert!(register(map(ProtFlags::READ), 2, Access::Write).is_err());
+    // A file that becomes shorter takes its pages from the mapping, not from the device.
+    // SAFETY: two pages of the file.
+    unsafe { both.write_bytes(7, 2 * page) };
+    let region = register(both, 2, Access::Read).unwrap();
+    ftruncate(&file, 0).unwrap();
+    let (from, to) = (Parts::new(device), Parts::new(&b.device));
+    let address = Address::new(device, a.gid, b.address, 0).unwrap();
+    let gone = [Piece { region: &region, from: page, len: 64 }];
+    // SAFETY: the bytes are read after the completions.
+    unsafe {
+        to.pair.post_receive(&[receive(&to.received())]).unwrap();
+        let queue_pair = to.pair.number();
+        from.pair.post_send(&[Send { queue_pair, ..from.send(&address, &gone) }]).unwrap();
+    }
+    assert_eq!(completions(&from.sends, 1)[0].status, Status::Success);
+    assert_eq!(completions(&to.receives, 1)[0].status, Status::Success);
+    // SAFETY: the completion gave these bytes back.
+    let came = unsafe { std::slice::from_raw_parts(to.region.start().add(4096 + GRH), 64) };
+    assert_eq!(came, [7; 64]);
 }
 
 /// Waits for so many completions.

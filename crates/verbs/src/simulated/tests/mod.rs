@@ -3,6 +3,7 @@
 mod faults;
 mod model;
 mod orders;
+mod pieces;
 mod queues;
 
 use crate::conformance::{self, End};

@@ -26,6 +26,7 @@ enum Event {
     Down(usize, bool),
     FailNextSend(usize),
     Break(usize),
+    Renew(usize),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -47,7 +48,8 @@ fn event() -> impl Strategy<Value = Event> {
         2 => at.clone().prop_map(Event::Resume),
         1 => (at.clone(), any::<bool>()).prop_map(|(at, is_active)| Event::Down(at, is_active)),
         1 => at.clone().prop_map(Event::FailNextSend),
-        1 => at.prop_map(Event::Break),
+        1 => at.clone().prop_map(Event::Break),
+        1 => at.prop_map(Event::Renew),
     ]
 }
 
@@ -55,6 +57,10 @@ fn event() -> impl Strategy<Value = Event> {
 #[derive(Default)]
 struct Requests {
     open: VecDeque<(u64, bool)>,
+    /// Those of earlier lives of the queue pair: done, with a completion that waits, or forgotten.
+    old: VecDeque<(u64, bool)>,
+    /// The first one of this life.
+    first: u64,
     next: u64,
 }
 
@@ -64,8 +70,25 @@ impl Requests {
         self.next += 1;
     }
 
-    /// A completion came: it is of the oldest that is to be told, or of one that failed before that.
+    fn renew(&mut self) {
+        self.old.append(&mut self.open);
+        self.first = self.next;
+    }
+
+    /// A completion came: it is of the oldest that is to be told, or of one that failed before that. Those of earlier lives
+    /// come first, but for the forgotten ones.
     fn complete(&mut self, completion: &Completion) -> Result<(), TestCaseError> {
+        if completion.id < self.first {
+            let at = self.old.iter().position(|(id, _)| *id == completion.id);
+            let Some(at) = at else {
+                return Err(TestCaseError::fail(format!("{completion:?} came twice, or late")));
+            };
+            let (id, is_signalled) = self.old[at];
+            prop_assert!(is_signalled || completion.status != Status::Success, "not to be told: {id}");
+            self.old.drain(..=at);
+            return Ok(());
+        }
+        self.old.clear();
         while let Some((id, is_signalled)) = self.open.pop_front() {
             if id == completion.id {
                 prop_assert!(is_signalled || completion.status != Status::Success, "not to be told: {id}");
@@ -89,7 +112,8 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let fabric = Fabric::new();
-        let sides = ["192.0.2.1", "192.0.2.2"].map(|address| Side::new(&fabric, address));
+        // Completions of all events have room: those of earlier lives may wait.
+        let sides = ["192.0.2.1", "192.0.2.2"].map(|address| Side::with(&fabric, address, [256, 256]));
         Self { fabric, sides, sends: Default::default(), receives: Default::default(), came: 0 }
     }
 
@@ -127,8 +151,8 @@ impl Scene {
                     self.receives[at].post(true);
                 }
             }
-            Event::TakeSends { at, most } => self.take(at, most, false)?,
-            Event::TakeReceives { at, most } => self.take(at, most, true)?,
+            Event::TakeSends { at, most } => _ = self.take(at, most, false)?,
+            Event::TakeReceives { at, most } => _ = self.take(at, most, true)?,
             Event::Forge { to, key, source } => {
                 let side = &self.sides[to];
                 self.fabric.forge(Datagram {
@@ -153,6 +177,13 @@ impl Scene {
                 let number = self.sides[at].pair.number();
                 assert!(self.sides[at].orders.fail_next_send(number, Status::Failed(9)));
             }
+            Event::Renew(at) => {
+                let pair = &self.sides[at].pair;
+                pair.renew(KEY).unwrap();
+                prop_assert_eq!(self.sides[at].orders.posted(pair.number()), Some((0, 0)));
+                self.sends[at].renew();
+                self.receives[at].renew();
+            }
             Event::Break(at) => {
                 assert!(self.sides[at].orders.break_queue_pair(self.sides[at].pair.number()));
             }
@@ -160,7 +191,7 @@ impl Scene {
         Ok(())
     }
 
-    fn take(&mut self, at: usize, most: usize, is_receive: bool) -> Result<(), TestCaseError> {
+    fn take(&mut self, at: usize, most: usize, is_receive: bool) -> Result<usize, TestCaseError> {
         let (queue, requests) = match is_receive {
             true => (&self.sides[at].receives, &mut self.receives[at]),
             false => (&self.sides[at].sends, &mut self.sends[at]),
@@ -172,7 +203,7 @@ impl Scene {
             requests.complete(completion)?;
             self.came += u64::from(is_receive && completion.status == Status::Success);
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Breaks the queue pairs: all that is open comes back.
@@ -180,7 +211,7 @@ impl Scene {
         for at in 0..2 {
             self.apply(Event::Break(at))?;
             for is_receive in [false, true] {
-                self.take(at, 8, is_receive)?;
+                while self.take(at, 8, is_receive)? > 0 {}
             }
             // Sends that were not told, and were done before the last that was, have no completion of their own.
             let untold = self.sends[at].open.iter().all(|(_, is_signalled)| !is_signalled);
