@@ -35,7 +35,7 @@ pub mod share;
 pub mod sockets;
 mod take;
 #[cfg(test)]
-pub(in crate::link) mod tests;
+pub(crate) mod tests;
 pub mod trains;
 pub mod wire;
 

@@ -11,6 +11,8 @@
 //! and one loop at most. A frame of which a part is held ends behind that part, whatever becomes of its rest.
 
 #[cfg(test)]
+mod lent;
+#[cfg(test)]
 mod scene;
 #[cfg(test)]
 mod tests;

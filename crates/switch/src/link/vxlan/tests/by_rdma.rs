@@ -22,6 +22,12 @@ pub struct Scene {
     pub b: Host,
 }
 
+/// The devices of a scene, with their tables.
+pub struct Devices {
+    pub sides: [Side; 2],
+    pub tables: [Arc<Tables>; 2],
+}
+
 pub fn scene() -> Scene {
     let fabric = Fabric::new();
     let sides = sides(&fabric, false);
@@ -37,6 +43,12 @@ pub fn scene() -> Scene {
 }
 
 impl Scene {
+    /// Returns the devices with the tables, and both links, for a worker that has one of them.
+    pub fn apart(self) -> (Devices, Host, Host) {
+        let Self { sides, tables, a, b, .. } = self;
+        (Devices { sides, tables }, a, b)
+    }
+
     /// Returns how many datagrams left by RDMA.
     pub fn by_rdma(&self) -> u64 {
         self.sides[0].device.counters().datagrams

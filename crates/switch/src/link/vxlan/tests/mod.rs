@@ -1,6 +1,6 @@
 //! Over loopback, with the kernel's own cutting and joining of datagrams.
 
-mod by_rdma;
+pub mod by_rdma;
 mod hostile;
 mod kernel;
 pub mod scene;
@@ -8,7 +8,7 @@ mod sending;
 #[cfg(feature = "measure")]
 mod speed;
 mod stamps;
-mod zero_copy;
+pub mod zero_copy;
 
 use super::*;
 use crate::fdb::{PeerIndex, SegmentIndex};

@@ -16,15 +16,15 @@ use tidegate_verbs::Status;
 const COPIED: u64 = (HEADER_MAX + header::LEN) as u64;
 
 /// The time at which the tests begin (ns).
-const BEGIN: u64 = 1_000_000;
+pub const BEGIN: u64 = 1_000_000;
 
 /// Two links, of which the first one's guest has zero copy.
-struct Zero {
-    scene: Scene,
+pub struct Zero {
+    pub scene: Scene,
     guest: Guest,
 }
 
-fn zero() -> Zero {
+pub fn zero() -> Zero {
     set_time(BEGIN);
     let (mut scene, guest) = (scene(), Guest::new());
     let tables = Tables::new(scene.tables[0].pairs().to_vec(), scene.tables[0].members().cloned().collect());
@@ -36,7 +36,7 @@ fn zero() -> Zero {
 impl Zero {
     /// Moves the bytes behind a frame's head into the guest's memory, cut at these places, each piece behind a gap or in
     /// another region.
-    fn moved(&mut self, mut sent: Sent, cuts: &[(prop::sample::Index, usize, bool)]) -> Sent {
+    pub fn moved(&mut self, mut sent: Sent, cuts: &[(prop::sample::Index, usize, bool)]) -> Sent {
         let body = bytes(&[], sent.frame.payload());
         let mut ends: Vec<_> = cuts.iter().map(|(at, ..)| at.index(body.len() + 1)).collect();
         ends.sort_unstable();
@@ -290,7 +290,7 @@ fn a_device_that_stalls_has_its_queue_pair_ended_and_its_frames_come_back() {
     assert_eq!(zero.counters().broken.get(), 0);
 }
 
-/// It ends none of its sends, not even those of a queue pair that failed.
+/// It ends none of its sends, not even by a queue pair that failed.
 #[test]
 fn frames_that_a_device_keeps_are_given_up_and_the_device_is_broken() {
     let mut zero = zero();
