@@ -2,13 +2,15 @@
 
 ```text
  host 1 (QEMU)                                     host 2 (QEMU)
- guest ring ─ switch ─ queue pair ─ rxe0 ══ link ══ rxe0 ─ queue pair ─ switch ─ guest ring    rdma
+ guest ring ─ switch ─ queue pair ─ rxe0 ══ link ══ rxe0 ─ queue pair ─ switch ─ guest ring    rdma, zero-copy
  guest ring ─ switch ─ UDP socket ─ eth0 ══ link ══ eth0 ─ UDP socket ─ switch ─ guest ring    vxlan
  ib_send_bw, ib_send_lat -c UD ─── rxe0 ══ link ══ rxe0 ─── the same                           perftest
 ```
 
-Guests are synthetic front ends. Rounds take the contenders in turn, in the order of one round and then in the
-other one. perftest's size is that of the datagram: a frame and its header of 32 bytes. As root; half an hour.
+Guests are synthetic front ends, which sleep while they have nothing to do. `ib_send_lat` stays awake; with
+`-e` it sleeps, too (perftest, asleep): round trips alone. Rounds take the contenders in turn, in the order of
+one round and then in the other one. perftest's size is that of the datagram: a frame and its header of 32
+bytes. As root; forty minutes.
 """
 
 import json
@@ -16,6 +18,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import product
 
 from harness.model import Context, Figure, OptionGroup, Result, Sample, Scene, Target
 from lab.guest import Guest
@@ -25,14 +28,16 @@ from lab.roce import TwoRoceHosts, address
 HEADER = 32
 SEGMENT = 42
 KEY = "00112233445566778899aabbccddeeff"
-RDMA, VXLAN, PERFTEST = "rdma", "vxlan", "perftest"
-CONTENDERS = (PERFTEST, RDMA, VXLAN)
+RDMA, ZERO_COPY, VXLAN, PERFTEST, ASLEEP = "rdma", "zero-copy", "vxlan", "perftest", "perftest, asleep"
+CONTENDERS = (PERFTEST, ASLEEP, RDMA, ZERO_COPY, VXLAN)
+WAYS = {RDMA: 'transport = "rdma"\n', ZERO_COPY: 'transport = "rdma"\nzero-copy = true\n', VXLAN: ""}
+"""vNICs, and what their contracts say of the way."""
 MTU = 4036
 """Of vNICs: a frame of 4,050 bytes, and 4,082 with the header; VXLAN's 4,100 fit into 4,200."""
 
 
 def mac(number: int, by: str) -> str:
-    """The MAC of the vNIC of host `number` that sends by RDMA or VXLAN."""
+    """The MAC of the vNIC of host `number` that sends this way."""
     return f"52:54:00:0f:{CONTENDERS.index(by):02x}:{number:02x}"
 
 
@@ -44,11 +49,10 @@ def contracts(number: int, folder: str) -> str:
         f'[uplink.net0.peer.far]\naddress = "{address(other)}"\n'
         f'[segment.{SEGMENT}]\nkey-file = "{folder}/key"\n'
     )
-    for by in (RDMA, VXLAN):
-        transport = 'transport = "rdma"\n' if by == RDMA else ""
+    for by, way in WAYS.items():
         text += (
             f'[vnic.{by}]\nattach = {{ vhost-user = "{folder}/{by}.sock" }}\nmac = "{mac(number, by)}"\n'
-            f"segment = {SEGMENT}\nmtu = {MTU}\n{transport}"
+            f"segment = {SEGMENT}\nmtu = {MTU}\n{way}"
         )
     return text
 
@@ -80,12 +84,12 @@ class Ends:
 
     def settle(self) -> None:
         """Wait until RDMA is the way from each host to the other."""
-        for number, host in enumerate(self.tidegate, 1):
-            far = mac(3 - number, RDMA)
-            self.begin(3 - number, self.command(3 - number, RDMA, "answer"))
+        for (number, host), by in product(enumerate(self.tidegate, 1), (RDMA, ZERO_COPY)):
+            far = mac(3 - number, by)
+            self.begin(3 - number, self.command(3 - number, by, "answer"))
 
-            def by_rdma(host: GuestHost = host, far: str = far) -> bool:
-                ways = host.vnic(RDMA).get("rdma", {}).get("ways", [])
+            def by_rdma(host: GuestHost = host, by: str = by, far: str = far) -> bool:
+                ways = host.vnic(by).get("rdma", {}).get("ways", [])
                 return any(way["mac"] == far and "vxlan_because" not in way for way in ways)
 
             host.wait("a way by RDMA", by_rdma)
@@ -155,8 +159,9 @@ def rate(ends: Ends, by: str, frame: int, seconds: int) -> Rate:
 def round_trip(ends: Ends, by: str, frame: int, count: int) -> float:
     """The median round trip, us."""
     one = ends.hosts[0]
-    if by == PERFTEST:
-        words = f"ib_send_lat -c UD -d rxe0 -x 1 -s {frame + HEADER} -n {count}"
+    if by in (PERFTEST, ASLEEP):
+        events = " -e" if by == ASLEEP else ""
+        words = f"ib_send_lat -c UD -d rxe0 -x 1 -s {frame + HEADER} -n {count}{events}"
         ends.begin(2, words)
         printed = one.run(f"{words} {address(2)}", timeout=count // 10 + 60)
         # Half of a round trip: t_typical, the fifth column.
@@ -191,14 +196,14 @@ def run(context: Context) -> Result:
             order = CONTENDERS if turn % 2 == 0 else CONTENDERS[::-1]
             for frame in sizes:
                 for by in order:
-                    got = rate(ends, by, frame, options.seconds)
-                    rates.setdefault((frame, by), []).append(got)
                     trip = round_trip(ends, by, frame, options.trips)
                     trips.setdefault((frame, by), []).append(trip)
-                    context.say(
-                        f"{turn + 1}/{turns}, {frame} B, {by}: {got.per_second:,.0f}/s, "
-                        f"{got.cpu_us:.0f} us of CPU each, round trip {trip:,.0f} us"
-                    )
+                    said = f"{turn + 1}/{turns}, {frame} B, {by}: round trip {trip:,.0f} us"
+                    if by != ASLEEP:
+                        got = rate(ends, by, frame, options.seconds)
+                        rates.setdefault((frame, by), []).append(got)
+                        said += f", {got.per_second:,.0f}/s, {got.cpu_us:.0f} us of CPU each"
+                    context.say(said)
     return report(sizes, rates, trips)
 
 
@@ -219,21 +224,34 @@ def report(
 
     for frame in sizes:
         for by in CONTENDERS:
-            add(f"{frame} B: arrived [1/s]", by, "1/s", (one.per_second for one in rates[frame, by]))
-            add(f"{frame} B: CPU time of both hosts", by, "us", (one.cpu_us for one in rates[frame, by]))
+            if by != ASLEEP:
+                add(f"{frame} B: arrived [1/s]", by, "1/s", (one.per_second for one in rates[frame, by]))
+                add(f"{frame} B: CPU time of both hosts", by, "us", (one.cpu_us for one in rates[frame, by]))
             add(f"{frame} B: round trip", by, "us", trips[frame, by])
 
         def beside(
-            of: Callable[[Rate], float], other: str, frame: int = frame
+            of: Callable[[Rate], float], by: str, other: str, frame: int = frame
         ) -> Iterable[tuple[float, float]]:
-            return zip(map(of, rates[frame, RDMA]), map(of, rates[frame, other]), strict=True)
+            return zip(map(of, rates[frame, by]), map(of, rates[frame, other]), strict=True)
 
-        for other, asked, limit in ((PERFTEST, "at least 0.8x", 0.8), (VXLAN, "beside it", 0.0)):
-            measure = f"{frame} B: messages a second, rdma / {other}"
-            aim(measure, asked, limit, beside(lambda one: one.per_second, other), more=True)
-        for other, asked, limit in ((PERFTEST, "at most 1.3x", 1.3), (VXLAN, "beside it", 1e9)):
-            pairs = zip(trips[frame, RDMA], trips[frame, other], strict=True)
-            aim(f"{frame} B: round trip, rdma / {other}", asked, limit, pairs, more=False)
+        for by in (RDMA, ZERO_COPY):
+            for other, asked, limit in ((PERFTEST, "at least 0.8x", 0.8), (VXLAN, "beside it", 0.0)):
+                measure = f"{frame} B: messages a second, {by} / {other}"
+                aim(measure, asked, limit, beside(lambda one: one.per_second, by, other), more=True)
+            aim(
+                f"{frame} B: CPU time of a frame, {by} / {PERFTEST}",
+                "beside it",
+                1e9,
+                beside(lambda one: one.cpu_us, by, PERFTEST),
+                more=False,
+            )
+            for other, asked, limit in (
+                (PERFTEST, "at most 1.3x", 1.3),
+                (ASLEEP, "beside it", 1e9),
+                (VXLAN, "beside it", 1e9),
+            ):
+                pairs = zip(trips[frame, by], trips[frame, other], strict=True)
+                aim(f"{frame} B: round trip, {by} / {other}", asked, limit, pairs, more=False)
     return result
 
 

@@ -7,6 +7,7 @@ from tidegate_controller.decide.admission import Level, LinkTerms, Wanted
 from tidegate_controller.decide.flood import Tree
 from tidegate_controller.model.decisions import Decision, Verdict
 from tidegate_controller.model.paths import EthernetKey, FlowKey, Path, PathRequest, PathState, Route
+from tidegate_controller.model.plain import Behind, HostTag, Place, Tagged, VlanTag
 from tidegate_controller.model.topology import Attachment, Link, Port, Topology
 from tidegate_controller.runtime.kept import Save
 
@@ -47,6 +48,18 @@ topologies = st.builds(Topology, st.sets(st.sampled_from(["s1", "s2"])), links.m
 levels = st.lists(st.builds(Level, times, sizes, st.booleans()), max_size=2).map(tuple)
 terms = st.builds(LinkTerms, labels, labels, labels, sizes, sizes, levels, sizes, times)
 trees = st.builds(Tree, st.integers(1, 4094), links)
+vlan_ids = st.integers(1, 4094)
+places = st.frozensets(st.builds(Place, vlan_ids, macs), max_size=3)
+behind = places.map(lambda found: Behind(frozenset(place.vlan for place in found), found))
+tagged = st.builds(
+    Tagged,
+    st.lists(vlan_ids, max_size=2, unique=True).map(
+        lambda found: tuple(HostTag(f"h{number}", number, number) for number in found)
+    ),
+    st.lists(vlan_ids, max_size=2, unique=True).map(
+        lambda found: tuple(VlanTag(number, number) for number in found)
+    ),
+)
 networks = st.builds(ev.SaveNetwork, topologies, st.lists(terms, max_size=2).map(tuple), trees)
 changes = st.builds(ev.SaveChange, st.none() | paths, paths, many_wanted, many_wanted, st.frozensets(names))
 texts = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=3).map(tuple)
@@ -74,6 +87,8 @@ def sequences(draw: st.DrawFn) -> list[Save]:
                 changes.map(_of_one_path),
                 names.map(ev.DropChange),
                 networks,
+                st.builds(ev.SaveBehind, labels.map(lambda label: label[:2]), behind),
+                tagged.map(ev.SaveTagged),
                 decisions,
             )
         )

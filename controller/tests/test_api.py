@@ -483,6 +483,8 @@ def test_topology_and_metrics() -> None:
                 'tidegate_controller_requests_total{operation="register",status="200"} 3.0',
                 'tidegate_controller_decisions_total{verdict="admitted"} 1.0',
                 "tidegate_controller_hosts_registered 2.0",
+                "tidegate_controller_plain_vnics 0.0",
+                "tidegate_controller_plain_tags_missing 0.0",
             ):
                 assert line in text.splitlines(), text
             assert (await one.call("metrics", "token-h1"))[0] == 403

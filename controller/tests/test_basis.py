@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from networks import networks
 from walk import Cables, Frame, walk
 
-from tidegate_controller.decide.basis import Basis, Phase
+from tidegate_controller.decide.basis import Basis
 from tidegate_controller.decide.flood import Tree, spanning
 from tidegate_controller.decide.marks import BROADCAST, Marks
 from tidegate_controller.decide.move import Order, Update, Wait, key
+from tidegate_controller.decide.phases import Phase
 from tidegate_controller.model.intent import SwitchIntent
 from tidegate_controller.model.topology import Topology
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import MBIT, networks, request, ring, terms
-from world import World
+from walk import Cables, frame_of, walk
+from world import PLAIN_MACS, World
 
 from tidegate_controller import events as ev
 from tidegate_controller.core import Core
@@ -17,6 +18,7 @@ from tidegate_controller.engine import Settings
 from tidegate_controller.model.decisions import Verdict
 from tidegate_controller.model.intent import SwitchIntent
 from tidegate_controller.model.paths import EthernetKey, FlowKey, Path, PathRequest, PathState
+from tidegate_controller.model.plain import Behind, Place
 from tidegate_controller.model.topology import Port, Topology
 
 faulty = st.sampled_from([0.0, 0.02, 0.1])
@@ -44,6 +46,8 @@ def test_what_always_holds(topology: Topology, seed: int, faults: float, protect
         world.release(name)
     world.settle()
     world.check()
+    if tags == 4094:
+        world.best_effort()
     assert not world.core.engine.paths
     assert world.core.engine.book.names() == []
     assert not world.core.engine.keys
@@ -81,6 +85,60 @@ def test_refusals_that_repeat(world: World) -> None:
     world.ask(wanted)
     assert len(world.decisions) == 2
     assert world.decisions[1].reasons[-1] == "49 refusals of host h0 before this one have no record"
+
+
+def test_plain_nics_without_a_path(world: World) -> None:
+    """Before it comes, when it is refused, broken or released: its frames are best effort. On it, as sent."""
+    a, b = Place(7, PLAIN_MACS[1]), Place(7, PLAIN_MACS[2])
+    world.event(
+        ev.PlainNics({host: Behind(frozenset({7}), frozenset({one})) for host, one in (("h0", a), ("h1", b))})
+    )
+    world.settle()
+    key = EthernetKey(7, 5, a.mac, b.mac)
+    one = replace(request("p", 0, 1, budget=700_000), key=key, dscp=0)
+    begin, end = (world.topology.hosts[host] for host in ("h0", "h1"))
+    frame = frame_of(one, end.mac)
+
+    def passes(priority: int) -> None:
+        arrived, _ = walk(world.live, Cables(world.topology), begin.port, frame)
+        assert [(sent.port, sent.frame) for sent in arrived] == [
+            (end.port, replace(frame, priority=priority))
+        ]
+
+    passes(0)
+    refused = world.ask(replace(one, budget=1))
+    assert world.answers[refused].path is None
+    passes(0)
+    world.ask(one)
+    world.settle()
+    passes(5)
+    # No other way is short enough.
+    world.links_down = {
+        link.name for link in world.topology.links if {link.source.switch, link.target.switch} == {"s0", "s1"}
+    }
+    world.change_topology()
+    world.settle()
+    assert world.core.engine.paths[one.name].state == PathState.BROKEN
+    passes(0)
+    world.links_down.clear()
+    world.change_topology()
+    world.now += 10
+    world.event(ev.Tick())
+    world.settle()
+    passes(5)
+    # A successor orders nothing else.
+    held = {switch: set(there.rules) for switch, there in world.live.items()}
+    world.restart()
+    assert {switch: there.rules for switch, there in world.core.intents().items()} == held
+    world.settle()
+    passes(5)
+    world.release(one.name)
+    while busy := [switch for switch, orders in world.queues.items() if orders]:
+        arrived, _ = walk(world.live, Cables(world.topology), begin.port, frame)
+        assert [sent.port for sent in arrived] == [end.port]
+        world.apply(busy[0])
+    world.settle()
+    passes(0)
 
 
 def verdicts(world: World) -> list[Verdict]:

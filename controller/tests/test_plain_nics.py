@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from tidegate_controller.api.schema import Invalid, named
 from tidegate_controller.decide import asked
 from tidegate_controller.decide.hosts import Registry
+from tidegate_controller.decide.places import Places
 from tidegate_controller.decide.words import Words
 from tidegate_controller.model.hosts import Allowed, MacRange, PlainNic, Registration, Remote, Uplink, Vnic
 from tidegate_controller.model.paths import EthernetKey, PathRequest
+from tidegate_controller.model.plain import Place
 
 MS = 1_000_000
 VLAN = 42
@@ -164,6 +166,58 @@ def test_a_version_for_what_differs(steps: list[tuple[Any, ...]], mixed: bool) -
                 assert real.version(one) == version, one
 
 
+def test_what_is_behind_a_plain_nic(registry: Registry) -> None:
+    """What counts, until the host leaves, or another one has the vNIC; also while its agent is away."""
+
+    def behind() -> dict[str, set[str]]:
+        return {host: {place.mac for place in one.places} for host, one in registry.places.all().items()}
+
+    assert behind() == {"h1": {A}, "h2": {B}}
+    assert registry.moved == {"h1", "h2"}
+    registry.moved = set()
+    # A MAC of another host, one that it may not have, a segment and a VLAN that it may not have.
+    lies = [Vnic("x", A, VLAN), Vnic("y", "06:00:00:00:00:01", VLAN), Vnic("z", C, 44), Vnic("w", C, 43)]
+    registry.register("h2", announced(Vnic("b", B, VLAN), *lies, vlans=(VLAN, 44)), 11.0)
+    assert behind() == {"h1": {A}, "h2": {B}}
+    assert registry.moved == set()
+    registry.register("h2", announced(Vnic("b", B, VLAN), *lies, vlans=(VLAN, 43)), 12.0)
+    assert behind() == {"h1": {A}, "h2": {B, C}}
+    assert registry.moved == {"h2"}
+    # h1 is away: it keeps its vNIC, unless another host has it now.
+    assert registry.expire(15.5) == ["h1"]
+    assert behind() == {"h1": set(), "h2": {A, B, C}}
+    assert registry.expire(30.0) == ["h2"]
+    assert behind() == {"h1": set(), "h2": {A, B, C}}
+    registry.register("h1", announced(sender()), 31.0)
+    assert behind() == {"h1": {A}, "h2": {B, C}}
+    # What an operator takes goes, also of a host that is away.
+    registry.allow({"h1": allowed(1, VLAN), "h2": allowed(2, 43)})
+    assert behind() == {"h1": {A}, "h2": {C}}
+    assert registry.expire(60.0) == ["h1"]
+    assert behind()["h1"] == {A}
+    registry.leave("h1")
+    registry.allow({"h1": allowed(1, VLAN)})
+    assert behind() == {}
+
+
+def test_no_room_behind_plain_nics(registry: Registry) -> None:
+    """Hosts are told, and get room when there is some."""
+    registry.places = Places(most_places=2, most_vlans=1)
+    for host in ("h1", "h2"):
+        registry.leave(host)
+    registry.register("h1", announced(sender(), sender(name="c", mac=C)), 11.0)
+    registry.register("h2", announced(Vnic("b", B, VLAN), vlans=(VLAN, 43)), 11.0)
+    texts = {one.item: one.reason for one in registry.refused("h2")}
+    assert "VLANs 43: the network has" in texts["uplink lan"]
+    assert texts["vnic b"].startswith("it counts, but 4096 vNICs are behind plain NICs already")
+    registry.register("h1", announced(sender()), 12.0)
+    assert {one.item for one in registry.refused("h2")} == {"uplink lan"}
+    assert Place(VLAN, B) in registry.places.behind("h2").places
+    registry.leave("h1")
+    registry.register("h2", announced(vlans=(43,)), 12.0)
+    assert registry.refused("h2") == ()
+
+
 def test_the_word_of_the_far_host_is_its_announcement(registry: Registry) -> None:
     """Without it for one lease, the promise is violated."""
     words, one = Words(), request()
@@ -228,6 +282,11 @@ def test_by_the_api() -> None:
             path = await one.good("request", "token-h1", name="a1>b1", body=body)
             assert (path["request"]["key"], path["state"]) == (key, "active")
             assert 100 in one.api.service.engine.announced
+            core = one.api.service.runtime.core
+            macs = {
+                host: {at.mac for at in there.places} for host, there in core.best_effort.places.all().items()
+            }
+            assert macs == {"h1": {key["source_mac"]}, "h2": {key["target_mac"]}}
             report = {"run": "r1", "paths": [{"name": "a1>b1", "total": 9, "worst": 1, "last": 1.0}]}
             await one.good("misses", "token-h2", host="h2", body=report)
             assert (await one.good("path", "token-h1", name="a1>b1"))["misses"] == 0

@@ -15,8 +15,8 @@ from test_standby import Voted
 
 from tidegate_controller import events as ev
 from tidegate_controller.config import Config, parse
-from tidegate_controller.decide.basis import Phase
 from tidegate_controller.decide.move import Update
+from tidegate_controller.decide.phases import Phase
 from tidegate_controller.model.intent import Queue, SwitchIntent
 from tidegate_controller.model.paths import FlowKey, PathRequest, PathState
 from tidegate_controller.model.topology import Port

@@ -180,6 +180,11 @@ def json_set(key: str, field: str, value: str) -> Callable[[Path], None]:
     return edit(f"UPDATE records SET value = json_set(value, '{field}', {value}) WHERE key LIKE '{key}%'")
 
 
+def added(key: str, value: str) -> Callable[[Path], None]:
+    """A record more."""
+    return edit(f"INSERT INTO records VALUES ('{key}', '{value}')")
+
+
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
@@ -207,6 +212,14 @@ def json_set(key: str, field: str, value: str) -> Callable[[Path], None]:
         (json_set("path/", "$.request.rate", "1e400"), "path/h0/v>r: "),
         (json_set("path/", "$.number", "9223372036854775807"), "number is 9223372036854775807"),
         (json_set("path/", "$.route.links", "json('[]')"), "links is 0; 2 or more"),
+        (added("behind/h1", '{"vlans":[7],"places":[{"vlan":8,"mac":"02:00:00:00:00:01"}]}'), "is in VLAN 8"),
+        (added("behind/h1", '{"vlans":[7],"places":[{"vlan":7,"mac":"02"}]}'), "'02' is no MAC"),
+        (added("behind/h1", '{"vlans":[4095],"places":[]}'), "vlan is 4095; 1 to 4094"),
+        (added("tagged", '{"hosts":[{"host":"h1","number":1,"tag":0}],"vlans":[]}'), "id is 0; 1 to 4094"),
+        (
+            added("tagged", '{"hosts":[],"vlans":[{"vlan":1,"tag":5},{"vlan":1,"tag":6}]}'),
+            "tagged: a host, a number or a VLAN is there twice",
+        ),
     ],
 )
 @pytest.mark.usefixtures("quick")

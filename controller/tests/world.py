@@ -9,15 +9,20 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from networks import MBIT, request, terms
-from walk import Cables, frame_of, walk
+from walk import Cables, Frame, frame_of, walk
 
 from tidegate_controller import events as ev
 from tidegate_controller.core import Core
+from tidegate_controller.decide.marks import BROADCAST
 from tidegate_controller.decide.move import key
 from tidegate_controller.model.decisions import Decision
 from tidegate_controller.model.intent import SwitchIntent
 from tidegate_controller.model.paths import EthernetKey, Path, PathRequest, PathState
+from tidegate_controller.model.plain import NO_TAGS, Behind, Place, Tagged
 from tidegate_controller.model.topology import Port, Topology
+
+PLAIN_VLANS = (2, 900, 4094)
+PLAIN_MACS = [f"02:00:00:00:0a:{number:02x}" for number in (99, 0, 1, 2)]
 
 
 @dataclass
@@ -37,6 +42,8 @@ class World:
     answers: dict[int, ev.Answer] = field(default_factory=dict)
     told: list[ev.TellHost] = field(default_factory=list)
     network: ev.SaveNetwork | None = None
+    behind: dict[str, Behind] = field(default_factory=dict)
+    tagged: Tagged = NO_TAGS
     changes: dict[str, ev.SaveChange] = field(default_factory=dict)
     saved: dict[str, Path] = field(default_factory=dict)
     rates: dict[Port, int] = field(default_factory=dict)
@@ -75,6 +82,10 @@ class World:
                     self.changes.pop(name, None)
                 case ev.SaveNetwork():
                     self.network = effect
+                case ev.SaveBehind(host, behind):
+                    self.behind[host] = behind
+                case ev.SaveTagged(tagged):
+                    self.tagged = tagged
                 case ev.SetQueues(number, queues):
                     self.setting.append(number)
                     for port, held in queues.items():
@@ -164,7 +175,8 @@ class World:
         self.answers |= {asker: ev.Answer(asker, None) for asker in lost if asker not in self.answers}
         decided = self.decisions[-1].number if self.decisions else 0
         kept = list(self.saved.values()), list(self.changes.values())
-        self.carry_out(self.core.restore(self.network, *kept, decided, self.now))
+        more = self.behind, self.tagged
+        self.carry_out(self.core.restore(self.network, *kept, decided, self.now, *more))
 
     def answer_queues(self, fails: bool) -> None:
         """The database of a switch answers."""
@@ -200,7 +212,7 @@ class World:
         engine = self.core.engine
         assert [one.number for one in self.decisions] == list(range(1, len(self.decisions) + 1))
         reserved: set[str] = set()
-        tags = list(self.core.basis.tags | self.core.tree_tags)
+        tags = list(self.core.basis.tags | self.core.tree_tags) + sorted(engine.plain_tags)
         for name, path in engine.paths.items():
             assert engine.keys[path.request.key, path.request.dscp] in (name,)
             if name not in engine.running and path.state != PathState.BROKEN:
@@ -214,7 +226,8 @@ class World:
         assert set(engine.book.names()) == reserved
         assert len(tags) == len(set(tags))
         assert set(engine.tags.owners()) == set(tags)
-        assert {key.vlan for key, _ in engine.keys if isinstance(key, EthernetKey)}.isdisjoint(tags)
+        vlans = {key.vlan for key, _ in engine.keys if isinstance(key, EthernetKey)}
+        assert vlans.isdisjoint(set(tags) - engine.plain_tags)
         self.not_overbooked()
         self.keeps_bounds()
         orders = [order for orders in self.queues.values() for order in orders]
@@ -224,6 +237,43 @@ class World:
         synced = not any(isinstance(order, ev.Sync) for order in orders)
         if synced and not self.gone and not self.core.stale:
             self.whole_ways(self.live)
+        self.no_circles()
+
+    def no_circles(self) -> None:
+        """A frame of a plain NIC makes no storm, whatever switches hold; no host gets it twice."""
+        for host, there in self.behind.items():
+            for place in sorted(there.places)[:1]:
+                port = self.topology.hosts[host].port
+                for target in (BROADCAST, PLAIN_MACS[0]):
+                    frame = Frame(target, tag=place.vlan, eth_src=place.mac)
+                    arrived, _ = walk(self.live, Cables(self.topology), port, frame)
+                    ports = [one.port for one in arrived]
+                    assert len(ports) == len(set(ports))
+                    assert all(one.frame == frame for one in arrived)
+
+    def best_effort(self) -> None:
+        """At rest: a frame between plain NICs without a path comes to all hosts of its VLAN, or to one."""
+        for host, there in self.behind.items():
+            for place in there.places:
+                port = self.topology.hosts[host].port
+                others = {name for name in self.behind if place.vlan in self.behind[name].vlans} - {host}
+                frame = Frame(BROADCAST, 0x0806, None, None, tag=place.vlan, eth_src=place.mac)
+                arrived, _ = walk(self.live, Cables(self.topology), port, frame)
+                assert {one.port for one in arrived} == {self.topology.hosts[name].port for name in others}
+                for other in others:
+                    for mac in {one.mac for one in self.behind[other].places if one.vlan == place.vlan}:
+                        arrived, _ = walk(self.live, Cables(self.topology), port, replace(frame, eth_dst=mac))
+                        assert self.topology.hosts[other].port in {one.port for one in arrived}
+
+    def announce(self) -> None:
+        """A host has other vNICs behind its plain NIC; their frames are best effort, or have a path."""
+        host = self.random.choice(sorted(self.topology.hosts))
+        count = self.random.randint(0, 2)
+        places = frozenset(
+            Place(self.random.choice(PLAIN_VLANS), self.random.choice(PLAIN_MACS)) for _ in range(count)
+        )
+        vlans = frozenset(place.vlan for place in places)
+        self.event(ev.PlainNics({host: Behind(vlans, places)}))
 
     def not_overbooked(self) -> None:
         """Sums of all reservations, computed anew."""
@@ -298,6 +348,8 @@ class World:
             self.event(ev.Missed(name, 3, 1000, self.now - random.choice([0.0, 2.0])))
         elif choice < 0.9 and engine.links:
             self.sample()
+        elif choice < 0.91:
+            self.announce()
         elif choice < 0.94:
             link = random.choice(sorted(self.topology.links)).name
             if link in self.links_down:
@@ -323,7 +375,7 @@ class World:
     def plain_key(self, target: int) -> EthernetKey:
         """The key of a path between plain NICs; its VLAN may be a tag that a path has."""
         return EthernetKey(
-            self.random.choice([2, 900, 4094]), 5, *(f"02:00:00:00:0a:{n:02x}" for n in (99, target))
+            self.random.choice(PLAIN_VLANS), 5, *(f"02:00:00:00:0a:{n:02x}" for n in (99, target))
         )
 
     def sample(self) -> None:

@@ -24,7 +24,7 @@ from lab.process import Process, wait_for
 pytestmark = pytest.mark.abreast
 
 URL = "http://127.0.0.1:6654"
-PATH = "a1>b1"
+PATH, TAGGED = "a1>b1", "b2>a2"
 TERMS = f"""
 [openflow]
 listen = "127.0.0.1:6653"
@@ -88,6 +88,14 @@ class Operator:
         """Whether the ingress edge has a rule for the path's own UDP port."""
         return any("tp_src=50001" in flow for flow in self.fabric.dump_flows("s1"))
 
+    def request_tagged(self) -> tuple[int, str]:
+        """Asks for a path between plain NICs, from h2 to h1."""
+        hosts = ("--source", "h2", "--target", "h1", "--vlan", "42")
+        macs = ("--source-mac", "02:00:00:00:0B:01", "--target-mac", "02:00:00:00:0a:01")
+        frames = ("--burst", "3kB", "--smallest-frame", "64B", "--largest-frame", "1518B")
+        terms = ("--rate", "5mbit", "--budget", "1s")
+        return self.ask("path", "request", TAGGED, *hosts, *macs, *frames, *terms)
+
     def request(self, rate: str) -> tuple[int, str]:
         """Asks for the path from h1 to h2."""
         hosts = ("--source", "h1", "--target", "h2", "--source-port", "50001", "--dscp", "40")
@@ -135,6 +143,13 @@ def test_an_operator_asks_for_a_path(operator: Operator) -> None:
     assert code == 0
     assert "2 switches, 6 directions" in text
     assert "╭─" in text
+    wait_for("the path between plain NICs", lambda: operator.request_tagged()[0] == 0, timeout=60)
+    code, text = operator.ask("path", "show", TAGGED)
+    print(text)
+    assert "(02:00:00:00:0b:01, VLAN 42)" in text
+    assert "priority 5 in the tag" in text
+    key = "dl_vlan=42,dl_vlan_pcp=5,dl_src=02:00:00:00:0b:01,dl_dst=02:00:00:00:0a:01"
+    wait_for("its rule", lambda: any(key in flow for flow in operator.fabric.dump_flows("s2")), timeout=60)
     code, text = operator.ask("path", "release", PATH)
     assert code == 0, text
     assert operator.ask("path", "show", PATH)[0] == 1

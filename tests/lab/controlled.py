@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from tidegate_controller import events as ev
 from tidegate_controller.config import Config, parse
-from tidegate_controller.decide.basis import Phase
 from tidegate_controller.model.decisions import Decision, Verdict
 from tidegate_controller.model.intent import BEST_EFFORT, queue_of
 from tidegate_controller.model.paths import FlowKey, Path, PathRequest
@@ -105,9 +104,8 @@ class Controller:
         The core waits for no comparison of a switch that is back: it ends when the switch has no order left.
         """
         core = self.runtime.core
-        followed = core.followed == core.engine.newest and core.basis.phase == Phase.IDLE
         ordered = any(one._orders for one in self.runtime.switches.values())
-        return followed and not core.engine.running and not core.stale and not ordered
+        return core.is_still and not core.engine.running and not core.stale and not ordered
 
     @property
     def heard(self) -> int:

@@ -16,7 +16,6 @@ from typing import Any
 import tidegate_controller
 from tidegate_controller import events as ev
 from tidegate_controller import main as program
-from tidegate_controller.decide.basis import Phase
 from tidegate_controller.model.paths import FlowKey, PathRequest
 from tidegate_controller.runtime.loop import Runtime
 
@@ -115,8 +114,8 @@ class Driven:
 def stands(runtime: Runtime) -> dict[str, object]:
     """What a process tells of itself."""
     core = runtime.core
-    busy = bool(core.engine.running) or bool(core.stale) or core.basis.phase != Phase.IDLE
-    whole = core.followed == core.engine.newest and core.followed.links == runtime._config.links
+    busy = bool(core.engine.running) or bool(core.stale) or not core.is_still
+    whole = core.followed.links == runtime._config.links
     here = all(switch.session is not None and not switch._orders for switch in runtime.switches.values())
     return {
         "ready": runtime.leading and whole and here and not busy,

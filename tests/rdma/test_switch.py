@@ -24,6 +24,7 @@ from lab.guest_host import GuestHost
 from lab.host import BINARY
 from lab.need import need, need_commands
 from lab.roce import MODULES, address, setup
+from lab.rxe import JUMBO
 
 pytestmark = [pytest.mark.lab, pytest.mark.abreast, pytest.mark.timeout(600)]
 
@@ -50,8 +51,13 @@ class Pair:
         self.hosts = [GuestHost(guest, f"h{number}", OPTIONS, netns=f"h{number}") for number in (1, 2)]
         for number, host in enumerate(self.hosts, 1):
             guest.run(f"umask 077; echo {KEY} >{host.folder}/key")
-            guest.run(f"cat >{host.folder}/c.toml <<'EOF'\n{contracts(number, host.folder)}\nEOF")
-            host.run(f"apply -f {host.folder}/c.toml")
+            self.apply(number)
+
+    def apply(self, number: int, more: str = "") -> None:
+        """Put the contracts of host `number` in force, that of its vNIC with `more`."""
+        host = self.hosts[number - 1]
+        self.guest.run(f"cat >{host.folder}/c.toml <<'EOF'\n{contracts(number, host.folder, more)}\nEOF")
+        host.run(f"apply -f {host.folder}/c.toml")
 
     def bench(self, number: int, words: str) -> str:
         """The command of a VM at host `number`."""
@@ -85,6 +91,11 @@ class Pair:
         """The queue pair of host `number`'s vNIC, once there is one."""
         self.hosts[number - 1].wait("a queue pair", lambda: self.queue_pair(number) is not None)
         return self.queue_pair(number) or 0
+
+    def takes(self, number: int, mtu: int) -> None:
+        """Wait until the uplink of host `number` takes datagrams of `mtu` bytes."""
+        host = self.hosts[number - 1]
+        host.wait(f"datagrams of {mtu} bytes", lambda: self.rdma(number).get("mtu") == mtu)
 
     def knows(self, number: int) -> bool:
         """Whether host `number` reaches the other's vNIC by RDMA."""
@@ -137,14 +148,14 @@ def mac(number: int) -> str:
     return f"52:54:00:0f:00:{number:02x}"
 
 
-def contracts(number: int, folder: str) -> str:
-    """The contracts of host `number`."""
+def contracts(number: int, folder: str, more: str = "") -> str:
+    """The contracts of host `number`, that of its vNIC with `more`."""
     return (
         f'[uplink.net0]\nlocal = "{address(number)}"\nrate = "10gbit"\nmtu = 4200\nrdma = "rxe0"\n'
         f'[uplink.net0.peer.far]\naddress = "{address(3 - number)}"\n'
         f'[segment.{SEGMENT}]\nkey-file = "{folder}/key"\n'
         f'[vnic.{NAMES[number - 1]}]\nattach = {{ vhost-user = "{folder}/vm.sock" }}\nmac = "{mac(number)}"\n'
-        f'segment = {SEGMENT}\nmtu = {MTU}\ntransport = "rdma"\n'
+        f'segment = {SEGMENT}\nmtu = {MTU}\ntransport = "rdma"\n{more}'
     )
 
 
@@ -169,6 +180,34 @@ def test_frames_go_by_rdma(pair: Pair) -> None:
     pair.exchange()
 
 
+def test_zero_copy(pair: Pair) -> None:
+    """The device reads the payload where the guest has it: the switch copies heads alone."""
+    for number in (1, 2):
+        pair.apply(number, "zero-copy = true\n")
+    # Guests' memory is registered after a second or so: until then, copies are made.
+    pair.begin(2, "answer --frame 1500")
+    end = time.monotonic() + 120
+    while True:
+        before = [pair.rdma(number)["counts"] for number in (1, 2)]
+        asked = pair.bench(1, "ask --frame 1500 --count 300")
+        report = json.loads(pair.guest.run(asked, timeout=120))
+        after = [pair.rdma(number)["counts"] for number in (1, 2)]
+        delta = [{key: now[key] - then[key] for key in now} for now, then in zip(after, before, strict=True)]
+        if min(one["zero_copied_out"] for one in delta) >= 100:
+            break
+        assert time.monotonic() < end, f"{delta}\n{pair.hosts[0].run('vnic show a')}\n{pair.hosts[0].log()}"
+    assert report["lost"] == 0, report
+    for one in delta:
+        gathered, copied = one["zero_copied_out"], one["sent"] - one["zero_copied_out"]
+        assert one["zero_copied_out_bytes"] >= gathered * (1500 - 192)
+        assert one["copied_out"] <= gathered * (192 + 32) + copied * (1500 + 32)
+    for host in pair.hosts:
+        assert "denied system call" not in pair.guest.run(f"cat {host.folder}/switch.log")
+    pair.end(2)
+    for number in (1, 2):
+        pair.apply(number)
+
+
 @pytest.mark.nightly
 def test_a_killed_switch_gets_new_queue_pairs(pair: Pair) -> None:
     """Its former one ends with it; frames find the new one."""
@@ -178,6 +217,34 @@ def test_a_killed_switch_gets_new_queue_pairs(pair: Pair) -> None:
     pair.hosts[1].wait("its queue pair is gone", lambda: len(queue_pairs(pair.guest)) == 1)
     pair.hosts[1].start_switch()
     pair.hosts[1].wait("a queue pair", lambda: pair.queue_pair(2) not in (None, former))
+    pair.exchange()
+
+
+@pytest.mark.nightly
+def test_an_uplink_is_made_anew_for_longer_datagrams(pair: Pair) -> None:
+    """Made for datagrams of 1,024 bytes, it takes 4,096 once its port does."""
+    pair.guest.run("ip link set eth0 mtu 1500")
+    for number, host in enumerate(pair.hosts, 1):
+        # A new switch: it made no uplink anew yet.
+        host.kill_switch()
+        host.start_switch()
+        pair.takes(number, 1024)
+    pair.guest.run(f"ip link set eth0 mtu {JUMBO}")
+    for number in (1, 2):
+        pair.takes(number, 4096)
+    pair.exchange()
+
+
+@pytest.mark.nightly
+def test_an_uplink_is_made_anew_for_an_address(pair: Pair) -> None:
+    """Made while its device had no GID, it has RDMA once there is one."""
+    host = pair.hosts[1]
+    pair.guest.run(f"ip addr del {address(2)}/24 dev eth0")
+    host.kill_switch()
+    host.start_switch()
+    host.wait("no lane", lambda: "no RoCE v2 GID" in (pair.rdma(2).get("error") or ""))
+    pair.guest.run(f"ip addr add {address(2)}/24 dev eth0")
+    host.wait("a queue pair", lambda: pair.queue_pair(2) is not None)
     pair.exchange()
 
 

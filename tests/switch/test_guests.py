@@ -146,7 +146,7 @@ def test_ping(lasting: tuple[Host, Guest, Guest]) -> None:
 
 
 @pytest.mark.parametrize("options", ["", "--udp --bitrate 16M"], ids=["tcp", "udp"])
-@pytest.mark.parametrize(("sender", "receiver"), ["ab", "ba"])
+@pytest.mark.parametrize(("sender", "receiver"), ["ab", pytest.param(*"ba", marks=pytest.mark.nightly)])
 def test_rate_is_kept(lasting: tuple[Host, Guest, Guest], sender: str, receiver: str, options: str) -> None:
     """What a guest sends comes to its tx.max and not over it; how far it gets is also up to the emulation."""
     host, *guests = lasting
@@ -393,6 +393,7 @@ def test_a_deadline_needs_preallocated_memory(host: Host) -> None:
         assert "run: tidegate why a" in status.stdout
 
 
+@pytest.mark.nightly
 def test_killed_under_traffic(host: Host, tmp_path: Path) -> None:
     """QEMU killed while it sends and receives: its port waits again, no other port loses a frame."""
     need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())

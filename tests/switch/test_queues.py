@@ -86,7 +86,7 @@ def fifo(tap: Tap) -> Json:
     return {**found, "told": wait_in_why(tap)}
 
 
-@pytest.mark.parametrize("flows", ["1up", "8up"])
+@pytest.mark.parametrize("flows", ["1up", pytest.param("8up", marks=pytest.mark.nightly)])
 def test_pings_of_a_tap_do_not_wait_behind_its_uploads(tap: Tap, fifo: Json, flows: str) -> None:
     """One connection and eight. What is told of the wait is what a ping meets."""
     is_short(tap, flows, fifo)

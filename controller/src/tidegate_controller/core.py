@@ -11,23 +11,28 @@
 The time comes in as an argument; nothing here waits.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tidegate_controller import events as ev
 from tidegate_controller import reactions, requests
-from tidegate_controller.decide.basis import Basis, Phase
+from tidegate_controller.best_effort import BestEffort
+from tidegate_controller.decide.basis import Basis
 from tidegate_controller.decide.flood import Tree, spanning
 from tidegate_controller.decide.intent import place, put
 from tidegate_controller.decide.move import Order, merge
+from tidegate_controller.decide.phases import Phase
 from tidegate_controller.decide.queues import end_of, port_of, queues_of, watched
 from tidegate_controller.decide.tags import TagsUsedUp
 from tidegate_controller.engine import Engine, Settings
 from tidegate_controller.model.intent import SwitchIntent
 from tidegate_controller.model.paths import Path, PathState
+from tidegate_controller.model.plain import NO_TAGS, Behind, Tagged
 from tidegate_controller.model.topology import Port, Topology
 
 BASIS = ""
 """The owner of orders for rules of no path."""
+BASE, PLAIN = 0, 1
+"""Which ones, in the place of the number of a change: those of all frames, those of plain NICs alone."""
 
 
 class Core:
@@ -36,6 +41,7 @@ class Core:
     def __init__(self, settings: Settings | None = None) -> None:
         self.engine = Engine(settings)
         self.basis = Basis(self.engine.settings.marks)
+        self.best_effort = BestEffort(self.engine)
         self.followed = Topology()
         self._used: dict[str, Port] = {}
         """As of `_in_use`, when it was last looked at: these ports are open."""
@@ -53,6 +59,8 @@ class Core:
         changes: Iterable[ev.SaveChange],
         decisions: int,
         now: float,
+        behind: Mapping[str, Behind] | None = None,
+        tagged: Tagged = NO_TAGS,
     ) -> list[ev.Effect]:
         """Takes over what was kept, and the number of decisions. Raises `Refused`, `ValueError`.
 
@@ -72,6 +80,7 @@ class Core:
         self._trees = 1
         engine.tags.claim(network.tree.tag, "broadcast#1")
         self.tree_tags.add(network.tree.tag)
+        self.best_effort.restore(network.topology, behind or {}, tagged)
         self.followed = engine.newest = network.topology
         engine.arrange(self.followed)
         for change in changes:
@@ -99,6 +108,8 @@ class Core:
                 reactions.dropped(engine, event)
             case ev.VlansAnnounced(vlans):
                 engine.announced = vlans
+            case ev.PlainNics(hosts):
+                self.best_effort.told(hosts)
             case ev.TopologyChanged():
                 self._changed(event)
             case ev.SwitchDone():
@@ -116,8 +127,15 @@ class Core:
                 pass
         self._pass_time()
         self._look_after()
+        self._follow_plain_nics()
         engine.set_queues()
         return engine.effects
+
+    @property
+    def is_still(self) -> bool:
+        """Returns whether rules of no path are as the newest topology and hosts want them."""
+        idle = self.basis.phase == self.best_effort.plain.phase == Phase.IDLE
+        return idle and self.followed == self.engine.newest
 
     def intent(self, switch: str) -> SwitchIntent:
         """Returns what one switch is to hold at this moment, without the work for all others."""
@@ -128,6 +146,10 @@ class Core:
         engine = self.engine
         held = self.basis.held().items()
         found = {switch: SwitchIntent(set(rules)) for switch, rules in held if only in (None, switch)}
+        plain = self.best_effort.plain
+        for switch in plain.there if only is None else {only}:
+            if rules := plain.held(switch):
+                found.setdefault(switch, SwitchIntent()).rules |= rules
         for name, path in engine.paths.items():
             if name in engine.running or path.state == PathState.BROKEN:
                 continue
@@ -203,8 +225,14 @@ class Core:
             self._tree = Tree(tag, links)
         return self._tree
 
-    def _order(self, orders: list[Order]) -> None:
-        self.engine.order(BASIS, 0, orders)
+    def _follow_plain_nics(self, again: bool = False) -> None:
+        """Lets best effort between plain NICs follow what all other rules follow."""
+        self._order(self.best_effort.follow(self.followed, again), PLAIN)
+        if self.best_effort.is_short:
+            self._wake()
+
+    def _order(self, orders: list[Order], which: int = BASE) -> None:
+        self.engine.order(BASIS, which, orders)
 
     def _answered(self, switch: str, ticket: ev.Ticket, error: str | None) -> None:
         if error is not None:
@@ -212,6 +240,9 @@ class Core:
             self._wake()
         if ticket.owner != BASIS:
             self.engine.answered(switch, ticket, error)
+            return
+        if ticket.change == PLAIN:
+            self._order(self.best_effort.plain.done(ticket.serial, switch), PLAIN)
             return
         was = self.basis.phase
         self._order(self.basis.done(ticket.serial, switch))
@@ -232,13 +263,16 @@ class Core:
             for switch in self._awaited():
                 engine.back(switch)
             self._repair()
+            self._follow_plain_nics(again=self.best_effort.is_short)
 
     def _elapse(self) -> None:
         engine = self.engine
         due = [ticket for at, ticket in engine.timers if at <= engine.now]
         engine.timers = [(at, ticket) for at, ticket in engine.timers if at > engine.now]
         for ticket in due:
-            if ticket.owner == BASIS:
+            if ticket.owner == BASIS and ticket.change == PLAIN:
+                self._order(self.best_effort.plain.elapsed(ticket.serial), PLAIN)
+            elif ticket.owner == BASIS:
                 was = self.basis.phase
                 self._order(self.basis.elapsed(ticket.serial))
                 self._turned(was)

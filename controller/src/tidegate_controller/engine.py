@@ -85,6 +85,8 @@ class Engine:
         """Which path has a flow's key; while it changes, the old and the new one."""
         self.announced: frozenset[int] = frozenset()
         """VLANs of plain NICs that hosts announce now."""
+        self.plain_tags: set[int] = set()
+        """Ids in use by best effort between plain NICs."""
         self.newest = Topology()
         """As the edges see it; rules may not follow it yet."""
         self.routes = Routes(self.newest)
@@ -127,9 +129,14 @@ class Engine:
         that announces all of them would stop all paths.
         Raises `TagsUsedUp`.
         """
-        keys = [key, *(there for there, _ in self.keys)]
-        vlans = {one.vlan for one in keys if isinstance(one, EthernetKey)}
+        vlans = self.vlans_of_paths()
+        if isinstance(key, EthernetKey):
+            vlans.add(key.vlan)
         return self.tags.take(owner, vlans, self.announced)
+
+    def vlans_of_paths(self) -> set[int]:
+        """Returns VLANs that frames of paths have at hosts."""
+        return {one.vlan for one, _ in self.keys if isinstance(one, EthernetKey)}
 
     def learn(self, terms: Iterable[LinkTerms]) -> None:
         """Adds links."""

@@ -8,6 +8,7 @@ Effects of one switch are carried out in their order. Each `Install` is answered
 barrier, or by `SwitchFailed`: the switch refused, or is not there, or vanished.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidegate_controller.decide.admission import LinkTerms, Wanted
@@ -16,6 +17,7 @@ from tidegate_controller.decide.move import Update
 from tidegate_controller.model.decisions import Decision, Verdict
 from tidegate_controller.model.intent import Queue, SwitchIntent
 from tidegate_controller.model.paths import Path, PathRequest
+from tidegate_controller.model.plain import Behind, Tagged
 from tidegate_controller.model.topology import Port, Topology
 
 
@@ -100,6 +102,13 @@ class VlansAnnounced:
 
 
 @dataclass(frozen=True)
+class PlainNics:
+    """What is behind plain NICs of hosts; `NOTHING`: no more. Others are as they were."""
+
+    hosts: Mapping[str, Behind]
+
+
+@dataclass(frozen=True)
 class SwitchDone:
     """A barrier was answered."""
 
@@ -151,6 +160,7 @@ Event = (
     | Dropped
     | TopologyChanged
     | VlansAnnounced
+    | PlainNics
     | SwitchDone
     | SwitchFailed
     | QueuesDone
@@ -226,6 +236,21 @@ class SaveNetwork:
 
 
 @dataclass(frozen=True)
+class SaveBehind:
+    """Keep what is behind a host's plain NIC; `NOTHING`: forget it."""
+
+    host: str
+    behind: Behind
+
+
+@dataclass(frozen=True)
+class SaveTagged:
+    """Keep the ids of best effort between plain NICs."""
+
+    tagged: Tagged
+
+
+@dataclass(frozen=True)
 class DropPath:
     """Forget a path."""
 
@@ -274,6 +299,8 @@ Effect = (
     | SaveChange
     | DropChange
     | SaveNetwork
+    | SaveBehind
+    | SaveTagged
     | SaveDecision
     | Answer
     | TellHost

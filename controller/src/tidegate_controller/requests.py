@@ -168,7 +168,8 @@ def _unkeyed(engine: Engine, request: PathRequest, source: str, target: str) -> 
     if not (0 < key.vlan <= MOST and 0 < key.priority < 8 and request.dscp == 0):
         return f"its VLAN is 1 to {MOST}, its priority 1 to 7, its mark 0"
     owner = engine.tags.owners().get(key.vlan)
-    if owner is None:
+    # Tags of best effort stay for long, and frames with them are in no table with those of hosts.
+    if owner is None or key.vlan in engine.plain_tags:
         return ""
     return (
         f"VLAN {key.vlan} of its frames is the tag of {owner} between switches; ask again when that has moved"

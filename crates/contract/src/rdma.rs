@@ -37,8 +37,12 @@ pub fn around_packet(vnic: &Vnic) -> u64 {
 
 /// Returns the most bytes that a vNIC's frame grows by on the wire of an uplink, beyond VXLAN's: 51, or 0 without RDMA.
 pub fn grows_by(vnic: &Vnic, uplink: &Uplink) -> u64 {
-    let may_be = vnic.transport == Transport::Rdma && uplink.rdma.is_some();
-    if may_be { BEYOND_VXLAN + PADDING } else { 0 }
+    if vnic.transport == Transport::Rdma { frames_grow_by(uplink) } else { 0 }
+}
+
+/// Returns the same for any frame of an uplink.
+pub fn frames_grow_by(uplink: &Uplink) -> u64 {
+    if uplink.rdma.is_some() { BEYOND_VXLAN + PADDING } else { 0 }
 }
 
 /// Returns the largest `mtu` that a vNIC may have, by a port whose MTU is `port` bytes.

@@ -82,6 +82,11 @@ class Watched(Collector):
         yield gauge("hosts_registered", "Hosts whose lease holds.", registered)
         vnics = sum(service.registry.vnics(host) for host in service.config.hosts)
         yield gauge("vnics", "vNICs that are announced and count.", vnics)
+        places = runtime.core.best_effort.places.all().values()
+        behind = sum(len(one.places) for one in places)
+        yield gauge("plain_vnics", "vNICs behind plain NICs that send without a path, too.", behind)
+        short = runtime.core.best_effort.is_short
+        yield gauge("plain_tags_missing", "1 if best effort between plain NICs has too few tags.", short)
         yield gauge("paths_changing", "Paths of which a change is under way.", len(engine.running))
         yield self._paths()
         yield CounterMetricFamily(

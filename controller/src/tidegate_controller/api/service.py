@@ -75,7 +75,8 @@ class Service:
         api, now = self.config.api, self.runtime.now
         self.clock = Clock(now)
         # Versions of an earlier process are smaller, so no host takes a new view for an old one.
-        self.registry = Registry(api.allowed, api.lease, now, int(now * 1_000_000))
+        behind = self.runtime.core.best_effort.places.all()
+        self.registry = Registry(api.allowed, api.lease, now, int(now * 1_000_000), behind=behind)
         self._views = Views(self.registry)
         self.totals, self.unclaimed, self._words = Totals(), Unclaimed(), Words()
         self._vlans: frozenset[int] = frozenset()
@@ -175,10 +176,13 @@ class Service:
         self.wake()
 
     def wake(self) -> None:
-        """Lets hosts with another version go on, and the core know the VLANs of plain NICs."""
+        """Lets hosts with another version go on, and the core know what is behind plain NICs."""
         if self.leads and (vlans := self.registry.all_vlans()) != self._vlans:
             self._vlans = vlans
             self.runtime.happened(ev.VlansAnnounced(vlans))
+        if self.leads and (moved := self.registry.moved):
+            self.registry.moved = set()
+            self.runtime.happened(ev.PlainNics({host: self.registry.places.behind(host) for host in moved}))
         for host in self.registry.publish(self.runtime.now):
             if (event := self._waiting.pop(host, None)) is not None:
                 event.set()

@@ -1,7 +1,7 @@
 """Rules of a switch that belong to no path: what may come in, which queue a mark has, best effort.
 
 ```text
- EDGE   port of a host: LLDP ─▶ drop · a tag ─▶ drop · a level's mark ─▶ mark 0, go on · else ─▶ go on
+ EDGE   port of a host: LLDP ─▶ drop · a tag ─▶ drop (but `plain.py`) · a level's mark ─▶ mark 0, go on · else
         port of a link: LLDP ─▶ controller · else ─▶ go on           any other port: LLDP ─▶ controller
  QUEUE  priority of a level in the tag ─▶ its queue · mark of a level ─▶ its queue · else ─▶ best effort
  WAY    a host's MAC ─▶ next port of the shortest way
@@ -82,9 +82,7 @@ def _queue(marks: Marks) -> set[Rule]:
 
 def _best_effort(topology: Topology) -> dict[str, dict[str, int]]:
     """Returns for each switch the port of each host's MAC."""
-    arriving: dict[str, list[Link]] = {switch: [] for switch in topology.switches}
-    for link in sorted(topology.links):
-        arriving[link.target.switch].append(link)
+    arriving = arrivals(topology)
     ports: dict[str, dict[str, int]] = {switch: {} for switch in topology.switches}
     ways: dict[str, dict[str, int]] = {}
     for host in sorted(topology.hosts.values()):
@@ -92,14 +90,22 @@ def _best_effort(topology: Topology) -> dict[str, dict[str, int]]:
         if end not in ports:
             continue
         if end not in ways:
-            ways[end] = _towards(end, arriving)
+            ways[end] = towards(end, arriving)
         for switch, port in ways[end].items():
             ports[switch][host.mac] = port
         ports[end][host.mac] = host.port.number
     return ports
 
 
-def _towards(end: str, arriving: dict[str, list[Link]]) -> dict[str, int]:
+def arrivals(topology: Topology) -> dict[str, list[Link]]:
+    """Returns for each switch the links that end there, in order."""
+    arriving: dict[str, list[Link]] = {switch: [] for switch in topology.switches}
+    for link in sorted(topology.links):
+        arriving[link.target.switch].append(link)
+    return arriving
+
+
+def towards(end: str, arriving: dict[str, list[Link]]) -> dict[str, int]:
     """Returns the port of each other switch by which its shortest way to a switch leaves."""
     ports: dict[str, int] = {}
     edge = [end]

@@ -15,51 +15,29 @@ goes on to carry their frames until they have moved.
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
 
 from tidegate_controller.decide import base, flood
 from tidegate_controller.decide.flood import Tree
 from tidegate_controller.decide.marks import Marks
-from tidegate_controller.decide.move import Order, Update, Wait, key
+from tidegate_controller.decide.move import Order, Update, key
+from tidegate_controller.decide.phases import Phase, Phases
 from tidegate_controller.model.intent import Rule, Table
 from tidegate_controller.model.topology import Port, Topology
 
-DRAIN = 1.0
-"""s; a broadcast frame is under way for less."""
-
-
-class Phase(StrEnum):
-    """Where it is."""
-
-    IDLE = "idle"
-    CARRY = "carry"
-    BEGIN = "begin"
-    DRAIN = "drain"
-    DELETE = "delete"
-
-
-AFTER = {
-    Phase.CARRY: Phase.BEGIN,
-    Phase.BEGIN: Phase.DRAIN,
-    Phase.DRAIN: Phase.DELETE,
-    Phase.DELETE: Phase.IDLE,
-}
 Rules = Mapping[str, set[Rule]]
 
 
-class Basis:
+class Basis(Phases):
     """The rules of no path, on all switches."""
 
     def __init__(self, marks: Marks) -> None:
+        super().__init__()
         self._marks = marks
         self._topology = Topology()
         self._tree: Tree | None = None
         self._old: Tree | None = None
         self._used = frozenset[Port]()
         self._held: dict[str, set[Rule]] = {}
-        self._serial = 0
-        self._waiting: set[str] = set()
-        self.phase = Phase.IDLE
 
     @property
     def tags(self) -> frozenset[int]:
@@ -87,37 +65,19 @@ class Basis:
         self._topology, self._tree, self._used = topology, tree, used
         self._held = self._target(Phase.DELETE)
 
-    def done(self, serial: int, switch: str) -> list[Order]:
-        """Goes on after a switch has answered, or failed."""
-        if serial != self._serial or switch not in self._waiting:
-            return []
-        self._waiting.discard(switch)
-        return [] if self._waiting else self._enter(AFTER[self.phase])
+    def _over(self) -> None:
+        self._old = None
 
-    def elapsed(self, serial: int) -> list[Order]:
-        """Goes on after a `Wait`."""
-        if serial != self._serial or self.phase != Phase.DRAIN:
-            return []
-        return self._enter(Phase.DELETE)
-
-    def _enter(self, phase: Phase) -> list[Order]:
-        self.phase = phase
-        self._serial += 1
-        if phase == Phase.IDLE:
-            self._old = None
-            return []
-        if phase == Phase.DRAIN:
-            return [Wait(self._serial, DRAIN)]
+    def _updates(self, phase: Phase) -> list[Update]:
         before, self._held = self._held, self._target(phase)
-        updates: list[Order] = []
+        updates: list[Update] = []
         for switch in sorted(self._topology.switches):
             had, has = before.get(switch, set()), self._held.get(switch, set())
             keys = {key(rule) for rule in has}
             gone = frozenset(rule for rule in had if key(rule) not in keys)
             if has - had or gone:
                 updates.append(Update(self._serial, switch, frozenset(has - had), gone))
-        self._waiting = {update.switch for update in updates if isinstance(update, Update)}
-        return updates or self._enter(AFTER[phase])
+        return updates
 
     def _target(self, phase: Phase) -> dict[str, set[Rule]]:
         assert self._tree is not None

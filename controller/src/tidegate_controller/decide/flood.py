@@ -10,6 +10,7 @@ some switches do not have them yet, so no mixture of old and new rules sends a f
 never mix, since they have different tags. (Consistent updates: Reitblatt et al., SIGCOMM 2012.)
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidegate_controller.decide.marks import BROADCAST, ICMPV6, Priority
@@ -77,7 +78,7 @@ def begin(tree: Tree, topology: Topology) -> dict[str, set[Rule]]:
     return rules
 
 
-def outputs(ports: list[int]) -> tuple[Action, ...]:
+def outputs(ports: Iterable[int]) -> tuple[Action, ...]:
     """Returns one output for each port. A switch never sends a frame back by the port that it came by."""
     return tuple(Output(port) for port in ports)
 

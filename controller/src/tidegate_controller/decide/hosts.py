@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tidegate_controller.decide.claims import MOST_VNICS, Claims
+from tidegate_controller.decide.places import Places, permitted, without_room
 from tidegate_controller.model.hosts import (
     Allowed,
     Arrival,
@@ -30,6 +31,7 @@ from tidegate_controller.model.hosts import (
     Uplink,
     Vnic,
 )
+from tidegate_controller.model.plain import NOTHING, Behind, Place
 
 MOST_REFUSED = 4096
 """Announcements of one host that are listed as refused."""
@@ -71,6 +73,8 @@ class _Host:
     view: int = 0
     """The version that they were made from; 0: none of this registry."""
     shown: _Shown = field(default_factory=_Shown)
+    is_over: bool = False
+    """Its lease has ended: its plain NIC keeps what is behind it."""
 
 
 class Registry:
@@ -83,8 +87,12 @@ class Registry:
         began: float,
         first: int = 0,
         most: int = MOST_VNICS,
+        behind: Mapping[str, Behind] | None = None,
     ) -> None:
-        """`lease` in s; the controller began at `began`; `first` is the first version; `most` vNICs count."""
+        """`lease` in s; the controller began at `began`; `first` is the first version; `most` vNICs count.
+
+        `behind` is known of plain NICs from before.
+        """
         self._allowed, self.lease, self._began = allowed, lease, began
         self._claims = Claims(most, lease)
         self._hosts: dict[str, _Host] = {}
@@ -97,6 +105,14 @@ class Registry:
         """Those that have just gone: one that moves to another host at once has the same terms."""
         self._carried: Counter[int] = Counter()
         """How many hosts have a plain NIC with a VLAN."""
+        self.places = Places()
+        """What is behind plain NICs; that of hosts that are away, too."""
+        for host, there in sorted((behind or {}).items()):
+            self.places.tell(host, there)
+        self.moved: set[str] = set()
+        """Hosts where that has changed, until the caller has taken it."""
+        self._crowded: set[str] = set()
+        """Hosts where something found no room there."""
         self._away: dict[str, tuple[Uplink, frozenset[int]]] = {}
         """Hosts whose lease ended, with the segments of their vNICs: these may still send and receive."""
         self._first = self._changes = first
@@ -240,11 +256,16 @@ class Registry:
         for host, there in sorted(self._hosts.items()):
             if allowed[host] != before[host]:
                 self._replace(host, there)
+        for host in sorted(self.places.all().keys() - self._hosts.keys()):
+            left = permitted(self.places.behind(host), allowed.get(host))
+            self.moved |= self.places.tell(host, left)[0]
 
     def leave(self, host: str) -> int:
         """Ends a host's registration. Returns how many other hosts see a difference."""
         there = self._hosts.get(host)
         if there is None:
+            # What is behind its plain NIC has outlived its lease.
+            self.moved |= self.places.tell(host, NOTHING)[0]
             return 0
         there.registration = Registration(there.registration.run)
         others = self._replace(host, there)
@@ -260,6 +281,7 @@ class Registry:
         over = sorted(host for host, there in self._hosts.items() if there.until <= now)
         for host in over:
             shown = self._hosts[host].shown
+            self._hosts[host].is_over = True
             self.leave(host)
             if shown.uplink is not None and shown.vnics:
                 segments = frozenset(vnic.segment for vnic in shown.vnics.values())
@@ -304,6 +326,7 @@ class Registry:
         others = self._claims.replace(host, before, there.vnics, self._time)
         # Reasons name the holder, which may be another one now.
         others |= {name for name, one in self._hosts.items() if len(one.vnics) > len(one.shown.vnics)}
+        others |= self._crowded & self._hosts.keys()
         for one in [host, *sorted(others - {host})]:
             self._show(one, self._hosts[one])
         found = len(self.bumped - {host})
@@ -316,6 +339,7 @@ class Registry:
         counted = {name: vnic for name, vnic in there.vnics.items() if claims.counts(host, name)}
         waiting = [name for name in there.vnics if name not in counted]
         faults = [*there.faults, *(NotCounted(f"vnic {name}", claims.reason(host, name)) for name in waiting)]
+        faults += self._place(host, there, counted)
         after = there.shown = _Shown(there.uplink, there.vlans, counted, tuple(sorted(faults)[:MOST_REFUSED]))
         had, has = (
             {vnic.segment for vnic in before.vnics.values()},
@@ -335,6 +359,20 @@ class Registry:
         for segment in differ | turned:
             others = self._in.get(segment, {}).keys() - {host} if outer and segment in differ else set[str]()
             self._bump(others | self._behind(segment, host))
+
+    def _place(self, host: str, there: _Host, counted: dict[str, Vnic]) -> list[NotCounted]:
+        """Puts what counts behind the host's plain NIC. Returns what found no room."""
+        if there.is_over:
+            return []
+        vnics = [vnic for vnic in counted.values() if vnic.segment in there.vlans]
+        places = frozenset(Place(vnic.segment, vnic.mac) for vnic in vnics)
+        changed, rest = self.places.tell(host, Behind(there.vlans, places))
+        self.moved |= changed
+        if rest == NOTHING:
+            self._crowded.discard(host)
+            return []
+        self._crowded.add(host)
+        return without_room(rest, there.registration.plain_nics[0].name, vnics)
 
     def _put(self, host: str, before: dict[str, Vnic], counted: dict[str, Vnic]) -> None:
         """Keeps in mind what counts now."""

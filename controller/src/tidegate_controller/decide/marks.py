@@ -17,6 +17,8 @@ from tidegate_controller.model.intent import IPV4, IPV6, MOST_LEVELS, OURS, queu
 ICMPV6 = 58
 """Protocol (IANA)."""
 BROADCAST = "ff:ff:ff:ff:ff:ff"
+RESERVED = tuple(f"01:80:c2:00:00:{last:02x}" for last in range(16))
+"""Groups of frames that no bridge forwards (IEEE 802.1Q, 8.6.3)."""
 
 
 class Priority(IntEnum):
@@ -28,6 +30,7 @@ class Priority(IntEnum):
     CLEAR = 600
     HOST = 500
     LINK = 400
+    RESERVED = 310
     UNICAST = 300
     BROADCAST = 230
     ARP = 220

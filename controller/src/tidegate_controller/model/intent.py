@@ -44,6 +44,10 @@ class Table(IntEnum):
     """The mark chooses the queue: static."""
     WAY = 2
     """The tag, or the destination of best effort, chooses the port."""
+    PLACE = 3
+    """Best effort of a plain NIC, from a host here: VLAN and destination choose the host."""
+    ONTO = 4
+    """The same: the host, by its number in the place of the VLAN, chooses tag and port."""
 
 
 @dataclass(frozen=True)

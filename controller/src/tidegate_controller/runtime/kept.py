@@ -1,7 +1,7 @@
-"""What outlives a process: the network that rules follow, paths, changes under way, decisions.
+"""What outlives a process: the network that rules follow, plain NICs, paths, changes under way, decisions.
 
 ```text
- SaveNetwork, SavePath, SaveChange, SaveDecision, Drop... ─▶ Kept ─▶ Core.restore of the next process
+ SaveNetwork, SaveBehind, SavePath, SaveDecision, Drop... ─▶ Kept ─▶ Core.restore of the next process
 ```
 """
 
@@ -11,11 +11,21 @@ from dataclasses import dataclass, field
 from tidegate_controller import events as ev
 from tidegate_controller.model.decisions import Decision, Verdict
 from tidegate_controller.model.paths import Path
+from tidegate_controller.model.plain import NO_TAGS, NOTHING, Behind, Tagged
 
 MOST_DECISIONS = 10_000
 """The last ones."""
 
-Save = ev.SaveNetwork | ev.SavePath | ev.DropPath | ev.SaveChange | ev.DropChange | ev.SaveDecision
+Save = (
+    ev.SaveNetwork
+    | ev.SaveBehind
+    | ev.SaveTagged
+    | ev.SavePath
+    | ev.DropPath
+    | ev.SaveChange
+    | ev.DropChange
+    | ev.SaveDecision
+)
 
 
 @dataclass
@@ -28,6 +38,9 @@ class Kept:
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=MOST_DECISIONS))
     verdicts: Counter[Verdict] = field(default_factory=Counter, compare=False)
     """Of decisions of this process."""
+    behind: dict[str, Behind] = field(default_factory=dict)
+    """By host."""
+    tagged: Tagged = NO_TAGS
 
     @property
     def decided(self) -> int:
@@ -36,7 +49,7 @@ class Kept:
 
     def become(self, other: "Kept") -> None:
         """Has what another one has, for all that refer to this one."""
-        self.network = other.network
+        self.network, self.behind, self.tagged = other.network, other.behind, other.tagged
         self.paths, self.changes, self.decisions = other.paths, other.changes, other.decisions
 
     def take(self, effect: Save) -> None:
@@ -44,6 +57,12 @@ class Kept:
         match effect:
             case ev.SaveNetwork():
                 self.network = effect
+            case ev.SaveBehind(host, behind):
+                self.behind[host] = behind
+                if behind == NOTHING:
+                    del self.behind[host]
+            case ev.SaveTagged(tagged):
+                self.tagged = tagged
             case ev.SavePath(path):
                 self.paths[path.request.name] = path
                 self.changes.pop(path.request.name, None)

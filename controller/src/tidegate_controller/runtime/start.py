@@ -2,6 +2,7 @@
 
 ```text
  Kept, Config ─▶ terms: kept ones, or the configured ones where all reservations keep their bounds
+              ─▶ plain NICs: the part that hosts may still have
               ─▶ Core.restore ─▶ effects, terms of new links
                    └ what was kept does not fit together ─▶ Damaged
 ```
@@ -15,6 +16,7 @@ from tidegate_controller import events as ev
 from tidegate_controller.config import Config
 from tidegate_controller.core import Core
 from tidegate_controller.decide.admission import LinkTerms, Refused
+from tidegate_controller.decide.places import permitted
 from tidegate_controller.decide.renewal import renewed
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.state.store import Damaged
@@ -39,7 +41,10 @@ def restore(
         if after != network.terms:
             network = replace(network, terms=after)
             effects.append(network)
-        effects += core.restore(network, paths, changes, kept.decided, now)
+        behind = {host: permitted(one, config.api.allowed.get(host)) for host, one in kept.behind.items()}
+        changed = (host for host, one in kept.behind.items() if behind[host] != one)
+        effects += (ev.SaveBehind(host, behind[host]) for host in changed)
+        effects += core.restore(network, paths, changes, kept.decided, now, behind, kept.tagged)
     except Refused as refused:
         raise Damaged(where, f"what is reserved does not fit any more: {refused}") from refused
     except (ValueError, LookupError) as error:

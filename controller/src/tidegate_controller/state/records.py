@@ -9,6 +9,8 @@
 |---|---|
 | `network` | topology and tree; without the terms, so that a link that goes writes little |
 | `terms` | of all links |
+| `tagged` | ids of best effort between plain NICs |
+| `behind/HOST` | what is behind the plain NIC of a host |
 | `path/NAME`, `change/NAME` | paths, and changes under way |
 | `decision/NUMBER` | 12 digits; the last 10,000 |
 """
@@ -25,15 +27,16 @@ from tidegate_controller.decide.flood import Tree
 from tidegate_controller.decide.tags import MOST
 from tidegate_controller.model.decisions import Decision
 from tidegate_controller.model.paths import EthernetKey, Path, PathRequest, Route
+from tidegate_controller.model.plain import NOTHING, Behind, Tagged
 from tidegate_controller.model.topology import Topology
 from tidegate_controller.runtime.kept import MOST_DECISIONS, Kept, Save
 from tidegate_controller.state.codec import Wrong, decode, encode
 
 FORMAT = 1
 """Of keys and records; one more for each change that a controller of before would misread."""
-NETWORK, TERMS = "network", "terms"
+NETWORK, TERMS, TAGGED = "network", "terms", "tagged"
 MAC = re.compile("[0-9a-f]{2}(:[0-9a-f]{2}){5}")
-PATHS, CHANGES, DECISIONS = "path/", "change/", "decision/"
+BEHIND, PATHS, CHANGES, DECISIONS = "behind/", "path/", "change/", "decision/"
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,10 @@ class Writer:
                 if terms != self._terms:
                     self._terms = terms
                     done.append(_put(TERMS, _Terms(terms)))
+            case ev.SaveBehind(host, behind):
+                done = [_delete(BEHIND + host) if behind == NOTHING else _put(BEHIND + host, behind)]
+            case ev.SaveTagged(tagged):
+                done = [_put(TAGGED, tagged)]
             case ev.SavePath(path):
                 name = path.request.name
                 done = [_put(PATHS + name, path), _delete(CHANGES + name)]
@@ -141,6 +148,12 @@ def _take(found: Kept, key: str, value: object) -> None:
             for route in wanted.routes:
                 _check_route(route, key)
         found.changes[change.new.request.name] = change
+    elif key.startswith(BEHIND):
+        found.behind[key.removeprefix(BEHIND)] = behind = decode(Behind, value, key)
+        _check_behind(behind, key)
+    elif key == TAGGED:
+        found.tagged = decode(Tagged, value, key)
+        _check_tagged(found.tagged, key)
     elif key.startswith(DECISIONS):
         decision = decode(Decision, value, key)
         if key != _decision(decision.number):
@@ -194,8 +207,7 @@ def _check_request(request: PathRequest, key: str) -> None:
         _within(key, "vlan", flow.vlan, 1, MOST)
         _within(key, "priority", flow.priority, 1, 7)
         for mac in (flow.source_mac, flow.target_mac):
-            if MAC.fullmatch(mac) is None:
-                raise Wrong(f"{key}: {mac[:60]!r} is no MAC in lower case")
+            _check_mac(mac, key)
         return
     for name in ("source_port", "target_port"):
         _within(key, name, getattr(flow, name), 1, 0xFFFF)
@@ -204,6 +216,32 @@ def _check_request(request: PathRequest, key: str) -> None:
             ipaddress.ip_address(address)
         except ValueError as error:
             raise Wrong(f"{key}: {error}") from None
+
+
+def _check_mac(mac: str, key: str) -> None:
+    if MAC.fullmatch(mac) is None:
+        raise Wrong(f"{key}: {mac[:60]!r} is no MAC in lower case")
+
+
+def _check_behind(behind: Behind, key: str) -> None:
+    """Raises `Wrong` for what no controller has written."""
+    for vlan in behind.vlans:
+        _within(key, "vlan", vlan, 1, MOST)
+    for place in behind.places:
+        _check_mac(place.mac, key)
+        if place.vlan not in behind.vlans:
+            raise Wrong(f"{key}: a vNIC is in VLAN {place.vlan}, which the host does not have")
+
+
+def _check_tagged(tagged: Tagged, key: str) -> None:
+    ids = [number for one in tagged.hosts for number in (one.number, one.tag)]
+    ids += [number for one in tagged.vlans for number in (one.vlan, one.tag)]
+    for number in ids:
+        _within(key, "id", number, 1, MOST)
+    hosts, numbers = {one.host for one in tagged.hosts}, {one.number for one in tagged.hosts}
+    alone = len(hosts) == len(numbers) == len(tagged.hosts)
+    if not alone or len({one.vlan for one in tagged.vlans}) < len(tagged.vlans):
+        raise Wrong(f"{key}: a host, a number or a VLAN is there twice")
 
 
 def _check_route(route: Route, key: str) -> None:

@@ -7,13 +7,14 @@
 //!  abstract Unix sockets and signals of processes outside    denied (6.12)
 //! ```
 //!
-//! With RDMA devices, their files stay: restricting a thread changes its credentials, and the kernel takes requests to a device
+//! With RDMA devices, [their files](super::devices) stay: restricting a thread changes its credentials, and the kernel takes requests to a device
 //! only from the credentials that opened it. So devices are opened after this, and no second restriction can follow.
 //!
 //! Open descriptors stay usable. The system call filter covers the same and more. Landlock holds if the
 //! filter has a hole, and it sees what a filter cannot: the address in a `sendmsg`.
 
 use super::Error;
+use super::devices::DeviceFiles;
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, Ruleset, RulesetAttr, RulesetCreatedAttr,
     RulesetError, Scope, path_beneath_rules,
@@ -24,18 +25,13 @@ use landlock::{
 const NEWEST: ABI = ABI::V8;
 
 /// The files that can be opened afterwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Files {
     /// None.
     None,
-    /// Those by which libibverbs finds and opens devices.
-    OfRdma,
+    /// Those of RDMA devices.
+    OfRdma(DeviceFiles),
 }
-
-/// Read for the devices' names and numbers: links in the first two folders lead into the third.
-const RDMA_SYSFS: [&str; 3] = ["/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/devices"];
-/// Devices.
-const RDMA_DEVICES: [&str; 1] = ["/dev/infiniband"];
 
 /// Closes the file system to the calling thread and its children, but for `files`. Returns the ABI in force; `None`, with a
 /// warning, without landlock.
@@ -52,9 +48,10 @@ pub fn close(files: Files) -> Result<Option<u32>, Error> {
             .create()?;
         let rules = match files {
             Files::None => rules,
-            Files::OfRdma => rules.add_rules(path_beneath_rules(RDMA_SYSFS, read))?.add_rules(
-                path_beneath_rules(RDMA_DEVICES, read | AccessFs::WriteFile | AccessFs::IoctlDev),
-            )?,
+            // A file that is not there is left out.
+            Files::OfRdma(DeviceFiles { read: to_read, devices }) => rules
+                .add_rules(path_beneath_rules(to_read, read))?
+                .add_rules(path_beneath_rules(devices, read | AccessFs::WriteFile | AccessFs::IoctlDev))?,
         };
         rules.restrict_self()
     };

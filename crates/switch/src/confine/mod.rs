@@ -14,10 +14,12 @@
 //!
 //! - [`privileges`]: user, capabilities, no new privileges
 //! - [`filesystem`]: landlock without a rule: no file, no TCP port, no signal to others
+//! - [`devices`]: the files of RDMA devices, which landlock leaves
 //! - [`syscalls`]: the list of system calls, and the allowed arguments
 //! - [`violation`]: handles any other call
 //! - `error`: the errors of confinement
 
+pub mod devices;
 mod error;
 pub mod filesystem;
 pub mod privileges;
@@ -25,6 +27,7 @@ pub mod syscalls;
 pub mod violation;
 
 use crate::stats::layout::Counter;
+pub use devices::DeviceFiles;
 pub use error::Error;
 pub use filesystem::Files;
 pub use privileges::User;

@@ -276,7 +276,7 @@ pub struct UplinkStatus {
     /// The workers that receive its frames, each by a socket of each queue of a plain NIC, in the order of these sockets; the owner first.
     #[serde(default)]
     pub sockets: Vec<usize>,
-    /// Why no frame passes until it is made anew; absent if frames pass.
+    /// Why it has to be made anew, which the agent does; absent if it has not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
     /// Its peers' clocks and counters.

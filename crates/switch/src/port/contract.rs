@@ -230,9 +230,8 @@ pub struct PortContract {
 
 impl PortContract {
     /// Makes that of an uplink with this capacity (bit/s on the wire) for inner frames of at most
-    /// `frame_max` bytes, each `overhead` bytes longer on the wire.
-    pub fn of_uplink(rate: Rate, frame_max: u32, overhead: u32, host: &Host) -> Self {
-        let largest = frame_max + overhead;
+    /// `frame_max` bytes, each `overhead` bytes longer on the wire, but by RDMA: `largest` is the longest of both there.
+    pub fn of_uplink(rate: Rate, frame_max: u32, overhead: u32, largest: u32, host: &Host) -> Self {
         Self {
             policy: Policy::open(),
             weight: 1,

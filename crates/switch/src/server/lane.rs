@@ -77,6 +77,19 @@ impl Lane {
         Ok(Self { device: name.into(), local, setup, stuck: AtomicBool::new(false), shown: Mutex::default() })
     }
 
+    /// Returns most bytes of a datagram of the lane that [`of`](Self::of) would make for an uplink now; 0 if it would make none.
+    pub(super) fn offered<'a>(
+        uplink: &Uplink,
+        find: impl FnOnce(&str) -> Result<&'a Arc<Device>, String>,
+    ) -> u32 {
+        let offered = || {
+            let (local, device) = (uplink.local?, find(uplink.rdma.as_ref()?).ok()?);
+            let port = device.port().ok().filter(|port| port.is_active)?;
+            gid_of(device, local).ok().map(|_| port.mtu)
+        };
+        offered().filter(|_| uplink.kind == UplinkKind::Vxlan).unwrap_or(0)
+    }
+
     /// Returns the parts of the link.
     pub fn setup(&self) -> Setup {
         self.setup.clone()
@@ -129,8 +142,8 @@ impl Lane {
         }
         if port.mtu < self.setup.mtu {
             return Err(format!(
-                "RDMA device {}: its port takes datagrams of {} bytes, and took {} when the uplink was made: set the MTU \
-                 of its network interface as it was, or make the uplink anew",
+                "RDMA device {}: its port takes datagrams of {} bytes, and took {} when the uplink was made, which is made \
+                 anew if that lasts; or set the MTU of its network interface as it was",
                 self.device, port.mtu, self.setup.mtu
             ));
         }

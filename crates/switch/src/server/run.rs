@@ -3,7 +3,7 @@
 use super::priority::schedule;
 use super::rdma::Loaded;
 use super::{Error, Options, Switch, host_cpus, worker_error};
-use crate::confine::{self, Calls, Enclosed, Files};
+use crate::confine::{self, Calls, DeviceFiles, Enclosed, Files};
 use crate::eventfd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -94,7 +94,10 @@ pub fn enclose(options: &Options) -> Result<Option<Enclosed>, Error> {
     if let Some(priority) = options.realtime_priority {
         let _ = schedule(libc::SCHED_FIFO, priority);
     }
-    let files = if options.rdma.is_empty() { Files::None } else { Files::OfRdma };
+    let files = match &options.rdma[..] {
+        [] => Files::None,
+        names => Files::OfRdma(DeviceFiles::find(Path::new("/"), names)),
+    };
     Ok(Some(confine::enclose(options.user.as_ref(), files)?))
 }
 

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use tidegate_contract::rdma::frames_grow_by;
 use tidegate_contract::{Host, Mac, Nanos, Peer, Remote, Segment, UPLINK, Uplink, Vnic};
 
 /// The segments that ports are in.
@@ -45,7 +46,7 @@ pub struct UplinkEntry {
     pub uplink: Uplink,
     /// vNICs behind its peers.
     pub remotes: Vec<Remote>,
-    /// Why its link broke, if it did: no frame passes until it is made anew.
+    /// Why it has to be made anew, if it has: its link broke, or its RDMA device could do more.
     pub broken: Option<String>,
     /// Number of each peer, by name and address.
     pub(super) numbers: PeerNumbers,
@@ -149,7 +150,8 @@ impl UplinkEntry {
 
     pub(super) fn contract(&self, host: &Host) -> PortContract {
         let (frame_max, overhead) = (self.uplink.largest_inner_frame(), self.uplink.encapsulation());
-        PortContract::of_uplink(self.uplink.rate, frame_max as u32, overhead as u32, host)
+        let largest = frame_max + overhead + frames_grow_by(&self.uplink);
+        PortContract::of_uplink(self.uplink.rate, frame_max as u32, overhead as u32, largest as u32, host)
     }
 
     /// Returns how long (ns) frames of a vNIC with a deadline are away from this host over this uplink, at most: the

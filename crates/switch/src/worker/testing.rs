@@ -152,7 +152,7 @@ pub fn add_uplink_of(worker: &mut Worker, index: PortIndex, rate: Rate) -> Far {
         rdma: None,
     };
     let link = Link::vxlan(setup, index, worker.id, worker.now);
-    let contract = PortContract::of_uplink(rate, 1518, 50, &Host::default());
+    let contract = PortContract::of_uplink(rate, 1518, 50, 1568, &Host::default());
     let stats = &Region::create().unwrap().layout().vnics[usize::from(index)];
     worker.add_port(Box::new(Port::new(index, SegmentIndex::OF_EACH_FRAME, contract, stats, link)));
     worker.set_info(index, Some(PortInfo::of_uplink(worker.id)));

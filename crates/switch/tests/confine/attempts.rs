@@ -34,6 +34,8 @@ pub struct Held {
     abstract_own: Box<libc::sockaddr_un>,
     victim: CString,
     new: CString,
+    /// Of two RDMA devices the device, and a file about the device.
+    devices: [[CString; 2]; 2],
     argv: Box<[usize; 3]>,
     scratch: Box<[u64; 64]>,
 }
@@ -75,6 +77,10 @@ impl Held {
             abstract_own: Box::new(abstract_address(std::process::id())),
             victim: path("victim"),
             new: path("new"),
+            devices: [0, 1].map(|n| {
+                let about = format!("sys/class/infiniband/rxe{n}/node_type");
+                [path(&format!("dev/infiniband/uverbs{n}")), path(&about)]
+            }),
             argv: Box::new([c"echo".as_ptr() as usize, c"escaped".as_ptr() as usize, 0]),
             scratch: Box::new([0; 64]),
         }
@@ -144,6 +150,11 @@ pub const ATTEMPTS: &[Attempt] = attempts![
     // Files.
     "open a file", true, SYS_openat, |h| [CWD, PASSWD.as_ptr(), libc::O_RDONLY];
     "open a file about devices", true, SYS_openat, |h| [CWD, c"/sys/devices/system/cpu/online".as_ptr(), libc::O_RDONLY];
+    "open its RDMA device", true, SYS_openat, |h| [CWD, h.devices[0][0].as_ptr(), libc::O_RDWR];
+    "open another RDMA device", true, SYS_openat, |h| [CWD, h.devices[1][0].as_ptr(), libc::O_RDWR];
+    "read about its RDMA device", true, SYS_openat, |h| [CWD, h.devices[0][1].as_ptr(), libc::O_RDONLY];
+    "read about another RDMA device", true, SYS_openat, |h| [CWD, h.devices[1][1].as_ptr(), libc::O_RDONLY];
+    "write about its RDMA device", true, SYS_openat, |h| [CWD, h.devices[0][1].as_ptr(), libc::O_WRONLY];
     "create a file", true, SYS_openat, |h| [CWD, h.new.as_ptr(), libc::O_CREAT | libc::O_WRONLY, 0o600];
     "open a file in the newer way", false, SYS_openat2, |h| [CWD, PASSWD.as_ptr(), h.scratch(), 24];
     "open a file by its handle", false, SYS_open_by_handle_at, |h| [CWD, h.scratch(), libc::O_RDONLY];

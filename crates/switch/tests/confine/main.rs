@@ -52,8 +52,8 @@ fn main() {
         ("landlock_alone_closes_files_ports_and_processes", landlock_alone_closes_files_ports_and_processes),
         ("rdma_opens_the_way_to_its_devices_alone", rdma_opens_the_way_to_its_devices_alone),
         (
-            "rdma_leaves_files_about_devices_to_landlock_alone",
-            rdma_leaves_files_about_devices_to_landlock_alone,
+            "rdma_leaves_the_files_of_its_devices_to_landlock_alone",
+            rdma_leaves_the_files_of_its_devices_to_landlock_alone,
         ),
         ("the_kernel_does_not_know_clone3", the_kernel_does_not_know_clone3),
         ("a_panic_is_told", a_panic_is_told),
@@ -108,7 +108,10 @@ fn be_switch(role: &str) {
     tidegate_log::hold();
     let of_rdma = role.starts_with("rdma");
     let enclosed = match of_rdma {
-        true => Some(confine::enclose(None, confine::Files::OfRdma).unwrap()),
+        true => {
+            let files = confine::DeviceFiles::find(Path::new(&dir), &["rxe0".into()]);
+            Some(confine::enclose(None, confine::Files::OfRdma(files)).unwrap())
+        }
         false => server::enclose(&options).unwrap(),
     };
     let switch = server::Switch::start(1, &[], None).unwrap();
@@ -198,6 +201,21 @@ fn needed() -> std::io::Result<()> {
     Ok(())
 }
 
+/// Makes two RDMA devices, rxe0 and rxe1, of files.
+fn make_devices(root: &Path) {
+    let write = |path: String, text: &str| {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    for n in 0..2 {
+        write(format!("sys/class/infiniband_verbs/uverbs{n}/ibdev"), &format!("rxe{n}\n"));
+        write(format!("sys/class/infiniband/rxe{n}/node_type"), "1: CA\n");
+        write(format!("sys/class/infiniband/rxe{n}/device/vendor"), "0x15b3\n");
+        write(format!("dev/infiniband/uverbs{n}"), "");
+    }
+}
+
 struct Suspect {
     child: Child,
     orders: ChildStdin,
@@ -211,6 +229,7 @@ impl Suspect {
     fn start(role: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("victim"), "alive").unwrap();
+        make_devices(dir.path());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let log = fs::File::create(dir.path().join("log")).unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
@@ -463,18 +482,23 @@ fn rdma_opens_the_way_to_its_devices_alone() {
     frames_flow(&mut a, &mut b, b"after");
 }
 
-/// What is left if the filter has a hole: reading the files by which a device is found.
-fn rdma_leaves_files_about_devices_to_landlock_alone() {
+/// What is left if the filter has a hole: the files of the devices that the command line names.
+fn rdma_leaves_the_files_of_its_devices_to_landlock_alone() {
     // SAFETY: only asks for the interface's version (LANDLOCK_CREATE_RULESET_VERSION).
     let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0, 0, 1) };
     if !tidegate_testkit::need("this kernel has no landlock", abi >= 1) {
         return;
     }
     let attempt = |name: &str| attempts::all().iter().position(|attempt| attempt.name == name).unwrap();
-    for (role, about_devices) in [("landlock", libc::EACCES), ("rdma landlock", 0)] {
+    for (role, of_device) in [("landlock", libc::EACCES), ("rdma landlock", 0)] {
         let mut suspect = Suspect::up(role);
         for (name, error) in [
-            ("open a file about devices", about_devices),
+            ("open its RDMA device", of_device),
+            ("read about its RDMA device", of_device),
+            ("open another RDMA device", libc::EACCES),
+            ("read about another RDMA device", libc::EACCES),
+            ("write about its RDMA device", libc::EACCES),
+            ("open a file about devices", libc::EACCES),
             ("open a file", libc::EACCES),
             ("create a file", libc::EACCES),
             ("remove a file", libc::EACCES),

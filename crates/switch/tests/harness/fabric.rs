@@ -7,7 +7,7 @@
 
 use super::{ALONE, Guest, PATIENCE, TestSwitch, udp, vnic};
 use rustix::net::sockopt;
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -36,6 +36,8 @@ pub struct Side {
     pub address: IpAddr,
     uplink: Uplink,
     remote: Remote,
+    /// The socket of notices, also the switch's.
+    notices: UdpSocket,
 }
 
 /// Two hosts.
@@ -91,8 +93,9 @@ pub fn two_with(keys: &str, options: &Options) -> Two {
             ..testing::uplink("net0")
         };
         let (frames, notices) = sockets.next().unwrap();
-        let side = Side { host, device, guest, address: addresses[n], uplink, remote };
-        side.set(&[KEYS[0]], Some(side.sockets(frames, notices)));
+        let of_switch = notices.try_clone().unwrap();
+        let side = Side { host, device, guest, address: addresses[n], uplink, remote, notices };
+        side.set(&[KEYS[0]], Some(side.sockets(frames, of_switch)));
         side
     });
     let two = Two { fabric, sides, number: 0 };
@@ -137,6 +140,16 @@ impl Side {
             pairs: vec![],
             ports: vec![],
             notices: Some(nonblocking(notices)),
+        }
+    }
+
+    /// Has all notices to this host vanish, or none any more. Those that it sends arrive.
+    pub fn lose_notices(&self, are_lost: bool) {
+        if are_lost {
+            // A socket with a far end takes messages from that alone.
+            self.notices.connect((Ipv4Addr::LOCALHOST, 9)).unwrap();
+        } else {
+            rustix::net::connect_unspec(&self.notices).unwrap();
         }
     }
 

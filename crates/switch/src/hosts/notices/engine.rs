@@ -16,7 +16,7 @@
 
 use super::far::{FarMisses, far_miss, report};
 use super::members::{Heard, Members, QueuePair, Said};
-use super::own::Own;
+use super::own::{Own, Telling};
 use super::peer::{Peer, refusal};
 use super::present::Present;
 use super::setup::{KeyedSegment, LinkSetup, Local, Setup};
@@ -194,7 +194,9 @@ impl Engine {
     /// Returns the vNICs that RDMA reaches at peers, by segment and MAC, if they have changed since the last call.
     pub fn take_members(&mut self) -> Option<Vec<Heard>> {
         let now = (self.clock)();
-        self.members.take(now, |segment, mac| self.locals.contains_key(&(segment, mac)))
+        let is_here = |segment, mac| self.locals.contains_key(&(segment, mac));
+        let hears = |peer| self.peers.get(&peer).is_some_and(|peer| peer.hearing.is_sure(now));
+        self.members.take(now, is_here, hears)
     }
 
     /// Takes what has arrived, a bounded number of messages; whether more may wait.
@@ -271,6 +273,9 @@ impl Engine {
             Body::ClockReply(ClockReply { asked_started_ns, asked_number, t1, t2 }) => {
                 if asked_started_ns != self.started || !peer.exchange.take_asked(asked_number, t1) {
                     return Err(NoticeRefusal::Unasked);
+                }
+                if peer.hearing.answered(now) {
+                    peer.telling = Telling::nothing(now);
                 }
                 if peer.is_restarted(notice.started_ns, now) {
                     self.clocks.set(index, None);

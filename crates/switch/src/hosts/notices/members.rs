@@ -3,6 +3,7 @@
 //! ```text
 //!  announcements, the last of each (peer, segment, MAC) ─▶ Members ─▶ of several hosts the latest since ─▶ Heard
 //!  time: 35 s without one ─▶ sends alone; 80 s ─▶ forgotten  ▲
+//!  its host does not hear this one ─▶ sends alone ───────────┤
 //!  restart, another key, a segment less ─▶ forgotten ────────┘
 //! ```
 //!
@@ -10,7 +11,7 @@
 //! remembered as such, so that an earlier announcement which comes late does not bring the queue pair back.
 
 use crate::fdb::PeerIndex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tidegate_contract::{Mac, Segment};
 
@@ -46,7 +47,7 @@ pub struct Heard {
     /// Most bytes that it takes in a datagram behind the [header](tidegate_uplink::rdma::Header): a frame, and the
     /// frame's stamp if it has one. 14 at least.
     pub longest: u16,
-    /// Whether frames go to it. If not, its announcements stay out: it may only send.
+    /// Whether frames go to it. If not, its announcements stay out, or its host does not hear this one: it may only send.
     pub is_fresh: bool,
 }
 
@@ -81,6 +82,8 @@ pub(super) struct Members {
     peers: BTreeMap<PeerIndex, BTreeMap<(Segment, Mac), Entry>>,
     /// How many entries there are.
     count: usize,
+    /// Peers that do not hear this host: they take no frame of its vNICs.
+    deaf: BTreeSet<PeerIndex>,
     told: Vec<Heard>,
     has_changed: bool,
     /// When changes may be told next (ns).
@@ -160,8 +163,13 @@ impl Members {
     }
 
     /// Returns all members, by segment and MAC, if they have changed since the last time; a bounded number of times a
-    /// second. `is_here`: a vNIC of this host, whose address is no other host's.
-    pub(super) fn take(&mut self, now: u64, is_here: impl Fn(Segment, Mac) -> bool) -> Option<Vec<Heard>> {
+    /// second. `is_here`: a vNIC of this host, whose address is no other host's; `hears`: a peer that hears this host.
+    pub(super) fn take(
+        &mut self,
+        now: u64,
+        is_here: impl Fn(Segment, Mac) -> bool,
+        hears: impl Fn(PeerIndex) -> bool,
+    ) -> Option<Vec<Heard>> {
         if now >= self.look_at && self.count > 0 {
             self.look_at = now + LOOK_EVERY;
             self.retain(|_, _, entry| now.saturating_sub(entry.heard_at) < FORGOTTEN_AFTER);
@@ -170,6 +178,9 @@ impl Members {
                 self.has_changed |= is_fresh != entry.is_fresh && entry.said.queue_pair.is_some();
                 entry.is_fresh = is_fresh;
             }
+            let deaf: BTreeSet<_> = self.peers.keys().copied().filter(|peer| !hears(*peer)).collect();
+            self.has_changed |= deaf != self.deaf;
+            self.deaf = deaf;
         }
         if !self.has_changed || now < self.tell_at {
             return None;
@@ -190,7 +201,8 @@ impl Members {
         for (peer, vnics) in &self.peers {
             for ((segment, mac), Entry { said, address, is_fresh, .. }) in vnics {
                 let Some(QueuePair { number, longest, q_key }) = said.queue_pair else { continue };
-                if latest.get(&(*segment, *mac)).is_some_and(|(rank, _)| *rank >= (*is_fresh, said.since)) {
+                let rank = (*is_fresh, said.since);
+                if latest.get(&(*segment, *mac)).is_some_and(|(known, _)| *known >= rank) {
                     continue;
                 }
                 let heard = Heard {
@@ -201,9 +213,9 @@ impl Members {
                     queue_pair: number,
                     q_key,
                     longest,
-                    is_fresh: *is_fresh,
+                    is_fresh: *is_fresh && !self.deaf.contains(peer),
                 };
-                latest.insert((*segment, *mac), ((*is_fresh, said.since), heard));
+                latest.insert((*segment, *mac), (rank, heard));
             }
         }
         latest.into_values().map(|(_, heard)| heard)

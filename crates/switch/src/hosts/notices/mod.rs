@@ -14,6 +14,7 @@
 //! - [`engine`]: takes and sends notices
 //! - `peer`: one other host
 //! - `exchange`: the clock exchange with it
+//! - `hearing`: whether it hears this host
 //! - `reports`: late frames that it is told
 //! - `far`: late frames that it told
 //! - `present`: vNICs that it is told
@@ -27,6 +28,7 @@ mod bucket;
 pub mod engine;
 mod exchange;
 mod far;
+mod hearing;
 mod members;
 mod own;
 mod peer;

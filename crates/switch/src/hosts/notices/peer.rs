@@ -11,6 +11,7 @@
 
 use super::bucket::Bucket;
 use super::exchange::Exchange;
+use super::hearing::Hearing;
 use super::own::Telling;
 use super::present::Told;
 use super::reports::Reports;
@@ -49,6 +50,7 @@ pub(super) struct Peer {
     /// Number of the last notice to it.
     number: u32,
     pub(super) exchange: Exchange,
+    pub(super) hearing: Hearing,
     pub(super) reports: Reports,
     pub(super) told: Told,
     pub(super) telling: Telling,
@@ -68,6 +70,7 @@ impl Peer {
             others: Bucket::new(RATE),
             number: 0,
             exchange: Exchange::default(),
+            hearing: Hearing::new(now),
             reports: Reports::default(),
             told: Told::nothing(now),
             telling: Telling::nothing(now),

@@ -1,7 +1,7 @@
 //! The queue pair of a vNIC of this host, and its receive buffers.
 //!
 //! ```text
-//!  Region │ buffer │ buffer │ ... │      each: GRH, datagram
+//!  Region │ buffer │ buffer │ ... │      each: GRH, datagram;  Region of the lane │ rest of a datagram that is too long │
 //!            in force: posted ─▶ device ─▶ completion: buffer, bytes ─▶ read ─▶ posted anew
 //! ```
 //!
@@ -28,8 +28,8 @@ use tidegate_verbs::{Depths, Error, GRH, Piece, QueuePair, Receive, Region, Send
 pub const TOGETHER: usize = 16;
 /// With a landing, so many buffers are posted at least: those of the region fill up.
 pub(super) const LEAST: u32 = 32;
-/// Pieces of a slot's request: scratch and buffers.
-const OF_SLOT: u32 = 1 + landing::BUFFERS as u32;
+/// Pieces of a slot's request: scratch, buffers, and the overflow.
+const OF_SLOT: u32 = 1 + landing::BUFFERS as u32 + 1;
 /// Most pieces of a request, if the device takes as many.
 const PIECES: u32 = if OF_SLOT > OF_SEND { OF_SLOT } else { OF_SEND };
 const OF_SEND: u32 = 1 + gather::MOST as u32;
@@ -49,6 +49,8 @@ pub struct LocalPair {
     pub(super) pieces: usize,
     queue_pair: QueuePair,
     buffers: Buffers,
+    /// Takes the rest of datagrams that are longer than a buffer. Never read.
+    overflow: Option<Arc<Region>>,
     /// A bit for each: the device has it. Written by its worker alone, after it was made.
     posted: [AtomicU64; RECEIVES as usize / 64],
     failed: AtomicBool,
@@ -105,6 +107,7 @@ impl LocalPair {
         // Each buffer begins at a line of the cache.
         let size = (GRH + LONGEST).next_multiple_of(64);
         let buffers = Region::new(&setup.device, RECEIVES as usize * size)?;
+        let overflow = setup.overflow.clone();
         let pieces = setup.device.pieces().clamp(1, PIECES);
         let depths = Depths { send: SENDS, receive: RECEIVES, pieces };
         let queue_pair = QueuePair::new(&setup.device, &setup.sends, &setup.receives, depths, q_key)?;
@@ -116,6 +119,7 @@ impl LocalPair {
             pieces: pieces as usize,
             queue_pair,
             buffers: Buffers::new(buffers, size),
+            overflow,
             posted: Default::default(),
             failed: AtomicBool::new(false),
             tag: place.tag() << u16::BITS,
@@ -244,7 +248,7 @@ impl LocalPair {
             let own =
                 Piece { region: scratch.region(), from: scratch.place(*at), len: landing::SCRATCH as u32 };
             let mut of_slot = SmallVec::from_slice(&[own]);
-            // No more than fits: what is longer costs the queue pair, with the guest's buffers as with ours.
+            // No more than a datagram that is read: the rest of a longer one goes into the overflow.
             let (mut left, mut skip) = (landing::LONGEST as u32, landing::VIRTIO as u32);
             for single in chains(*at) {
                 let len = single.len.saturating_sub(skip).min(left);
@@ -256,6 +260,9 @@ impl LocalPair {
                 let Some((region, from)) = guest.find(&span) else { return Err(0) };
                 of_slot.push(Piece { region, from, len });
                 left -= len;
+            }
+            if let Some(region) = self.overflow.as_deref() {
+                of_slot.push(Piece { region, from: 0, len: region.len() as u32 });
             }
             pieces.push(of_slot);
         }
@@ -321,25 +328,29 @@ impl LocalPair {
     /// # Errors
     /// The queue pair is in the error state, or the device is gone.
     pub(super) fn post(&self, buffers: &[u16]) -> Result<(), Error> {
-        let mut taken = SmallVec::<[(u64, Piece<'_>); TOGETHER]>::new();
+        let rest = self.overflow.as_deref();
+        let rest = rest.map(|region| Piece { region, from: 0, len: region.len() as u32 });
+        let mut taken = SmallVec::<[(u64, [Piece<'_>; 2]); TOGETHER]>::new();
         for at in buffers.iter().take(TOGETHER) {
             let Some((word, bit)) = self.posted_bit(*at) else { continue };
             let before = word.load(Ordering::Relaxed);
             word.store(before | bit, Ordering::Relaxed);
             if before & bit == 0 {
                 let (from, len) = (self.buffers.place(*at), self.buffers.size() as u32);
-                taken.push((self.tag | u64::from(*at), Piece { region: self.buffers.region(), from, len }));
+                let buffer = Piece { region: self.buffers.region(), from, len };
+                taken.push((self.tag | u64::from(*at), [buffer, rest.unwrap_or(buffer)]));
             }
         }
         let receives: SmallVec<[Receive<'_>; TOGETHER]> = taken
             .iter()
-            .map(|(id, piece)| Receive { id: *id, pieces: std::slice::from_ref(piece) })
+            .map(|(id, pieces)| Receive { id: *id, pieces: &pieces[..1 + usize::from(rest.is_some())] })
             .collect();
         if receives.is_empty() {
             return Ok(());
         }
         self.has.store(self.has.load(Ordering::Relaxed) + receives.len() as u32, Ordering::Relaxed);
-        // SAFETY: nothing reads or writes a buffer that is noted as posted, and the region lives as long as the queue pair.
+        // SAFETY: nothing reads or writes a buffer that is noted as posted, nor the overflow at any time, and the regions live as long
+        // as the queue pair.
         unsafe { self.queue_pair.post_receive(&receives) }.map_err(|(_, error)| error)
     }
 

@@ -20,9 +20,11 @@ pub const RECEIVES: u32 = 256;
 pub const SENDS: u32 = 512;
 /// Most queue pairs of a link: the completions of all their buffers fit into one queue.
 pub const PAIRS: usize = 63;
-/// Longest datagram (bytes) that finds room, whatever the port's MTU is: the largest MTU of RoCE. A longer one than its
-/// buffer costs the queue pair, and the port's MTU may be raised, or be smaller than the sender's.
+/// Longest datagram (bytes) that is read, whatever the port's MTU is: the largest MTU of RoCE. The port's MTU may be raised, or be
+/// smaller than the sender's.
 pub const LONGEST: usize = 4096;
+/// Where the rest of a datagram goes that is longer than its buffer (bytes): all that one IP packet holds.
+const OVERFLOW: usize = 1 << 16;
 /// Completions of receives that the queue holds: those of all pairs, and of one that is replaced.
 const RECEIVE_ENTRIES: u32 = (PAIRS as u32 + 1) * RECEIVES;
 
@@ -37,6 +39,9 @@ pub struct Setup {
     pub receives: Arc<CompletionQueue>,
     /// Memory of send buffers.
     pub pool: Arc<Region>,
+    /// Second piece of each receive, of all queue pairs: a datagram that is longer than its buffer would cost the queue pair. Never
+    /// read. `None` if the device takes one piece alone.
+    pub(super) overflow: Option<Arc<Region>>,
     /// Index of this host's GID.
     pub gid: u8,
     /// Its address.
@@ -111,6 +116,7 @@ impl Setup {
             sends: CompletionQueue::new(device, SENDS)?,
             receives: CompletionQueue::new(device, RECEIVE_ENTRIES)?,
             pool: Region::new(device, SENDS as usize * mtu as usize)?,
+            overflow: (device.pieces() > 1).then(|| Region::new(device, OVERFLOW)).transpose()?,
             gid,
             local: local.address.to_canonical(),
             mtu,

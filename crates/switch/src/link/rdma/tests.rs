@@ -8,6 +8,7 @@ use crate::fdb::{PeerIndex, SegmentIndex};
 use proptest::prelude::*;
 use std::sync::Arc;
 use tidegate_contract::Mac;
+use tidegate_evidence::DropReason;
 use tidegate_uplink::rdma::{Checksum, Header, header};
 use tidegate_verbs::Status;
 use tidegate_verbs::simulated::{Datagram, Fabric, Fate as Arrival};
@@ -248,10 +249,37 @@ fn a_datagram_up_to_the_largest_mtu_has_room_whatever_the_ports_mtu_is() {
     assert!(scene.incoming.look() && !pair.is_failed());
 }
 
+/// Up to the longest that an IP packet holds: with BTH, DETH and ICRC behind its UDP header.
+#[test]
+fn a_datagram_that_is_longer_than_its_buffer_is_refused_and_costs_nothing() {
+    let mut scene = scene(false);
+    let number = scene.tables[1].pairs()[0].number();
+    for (n, len) in [4121, 5000, 9000, 65_507 - 12 - 8 - 4].into_iter().enumerate() {
+        assert_eq!(scene.sides[1].fabric.forge(scene.datagram(number, len)), Arrival::Delivered);
+        assert!(scene.incoming.look());
+        let refused = scene.incoming.take_next().unwrap();
+        assert_eq!(refused.err(), Some(DropReason::Malformed), "{len} bytes");
+        assert!(scene.incoming.take_next().is_none());
+        assert_eq!(scene.counters(1).malformed.get(), n as u64 + 1);
+    }
+    assert!(!scene.tables[1].pairs()[0].is_failed());
+    assert_eq!(scene.sides[1].device.posted(number).unwrap().1, setup::RECEIVES as usize);
+    assert!(scene.post(1, 4000, false));
+    scene.out.flush();
+    assert_eq!(scene.arrived(), [1]);
+}
+
 /// The device says of a receive that failed which one it was, and no more.
 #[test]
-fn a_datagram_that_is_longer_than_its_buffer_fails_the_queue_pair() {
+fn a_datagram_that_is_longer_than_its_buffer_fails_the_queue_pair_of_a_device_without_pieces() {
     let mut scene = scene(false);
+    scene.sides[1].device.set_pieces(1);
+    let setup = Setup::new(&scene.sides[1].setup.device, scene.sides[1].setup.gid).unwrap();
+    let pair = setup.pair(0, (SEGMENT, VNI), B, SEGMENT.0.into()).unwrap();
+    scene.incoming = Incoming::new(&setup);
+    scene.sides[1].setup = setup;
+    scene.tables[1] = Arc::new(Tables::new(vec![pair], vec![]));
+    scene.incoming.set_tables(scene.tables[1].clone());
     let datagram = scene.datagram(scene.tables[1].pairs()[0].number(), 5000);
     assert_eq!(scene.sides[1].fabric.forge(datagram), Arrival::BadBuffer);
     assert!(scene.arrived().is_empty());

@@ -313,7 +313,7 @@ impl Making {
     /// Why no frame goes to it by RDMA.
     fn way_to(&self, member: &Member) -> Result<&[Arc<Address>; HANDLES], &str> {
         if !member.is_fresh {
-            return Err("its host has not announced it for 35 s");
+            return Err("its host has not announced it, or not answered this host, for 35 s");
         }
         self.handles.of(member.address)
     }

@@ -7,6 +7,7 @@
 //!  table of ports ── Wished ─┐                            ┌▶ Tables ─▶ link ── the former ones ─▶ retired
 //!  peers' announcements ─────┼▶ thread `rdma`: Making ────┼▶ numbers of queue pairs ─▶ announcements
 //!  failed queue pairs, time ─┘                            └▶ RdmaStatus ─▶ agent
+//!  devices that offer more than a lane takes ─▶ Anew ─▶ uplink to be made anew ─▶ agent
 //! ```
 //!
 //! One thread makes and destroys everything of a device but the lanes and the registrations of guests' memory: the kernel may take
@@ -21,9 +22,11 @@
 //! - `lending`: lends it to a link, and takes it back
 //! - `landings`: where frames land in it; `land`: begins and ends that
 //! - `making`: makes all these
+//! - `anew`: uplinks for which a device could do more now
 //! - `turn`: the thread
 //! - `status`: the state of an uplink's RDMA
 
+mod anew;
 pub mod devices;
 mod guests;
 pub mod handles;

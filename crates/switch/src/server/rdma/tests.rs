@@ -6,11 +6,13 @@
 //! ```
 
 use super::Devices;
+use super::anew::Anew;
 use super::making::Making;
 use super::wanted::Wished;
 use crate::hosts::notices::Heard;
 use crate::link::rdma::Tables;
 use crate::quota::PORT_MEMORY;
+use crate::sched::EgressKind;
 use crate::server::cpus::Cpus;
 use crate::server::ports::Connect;
 use crate::server::uplinks::Sockets;
@@ -18,7 +20,8 @@ use crate::server::{Switch, host_cpus};
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_contract::{Mac, Remote, SecretKey, SegmentKey, Transport, Uplink, Vnic, testing};
+use tidegate_contract::rdma::grows_by;
+use tidegate_contract::{Host, Mac, Remote, SecretKey, SegmentKey, Transport, Uplink, Vnic, testing};
 use tidegate_evidence::{MemberStatus, QueuePairStatus, RdmaStatus};
 use tidegate_uplink::rdma::q_key;
 use tidegate_uplink::stamp::Key;
@@ -284,6 +287,75 @@ fn an_uplink_goes_on_without_a_device_of_use() {
     scene.set(uplink(), 0, sockets()).unwrap();
     let why = scene.status().error.unwrap();
     assert!(why.contains("only RoCE"), "{why}");
+}
+
+/// The egress counts the longest frame as admission does: of a vNIC that fills the path's MTU.
+#[test]
+fn the_largest_frame_of_an_egress_is_that_of_admission() {
+    let scene = Scene::new().up();
+    for rdma in [Some("rxe0".to_owned()), None] {
+        let uplink = Uplink { rdma, ..uplink() };
+        let filling = Vnic { mtu: uplink.guest_mtu(false, false), ..vnic("a") };
+        let by_vxlan = (filling.largest_frame() + uplink.encapsulation()).min(uplink.largest_frame());
+        let on_wire = by_vxlan + grows_by(&filling, &uplink);
+        scene.set(uplink, 0, sockets()).unwrap();
+        let egress = scene.switch.lock().uplinks["net0"].contract(&Host::default()).egress;
+        let EgressKind::Physical { quantum, .. } = egress.kind else { panic!("{:?}", egress.kind) };
+        assert_eq!(u64::from(quantum), on_wire, "{egress:?}");
+    }
+}
+
+/// It is looked at as if time passed.
+#[test]
+fn an_uplink_is_made_anew_when_its_device_gets_the_gid_or_takes_longer_datagrams() {
+    let scene = Scene::new();
+    scene.device.set_addresses(&[FAR.into()]);
+    scene.device.set_mtu(1024);
+    scene.set(uplink(), 0, sockets()).unwrap();
+    let second = |second: u64| 1_000_000_000 * second;
+    let mut anew = Anew::default();
+    let mut look = |at: u64| {
+        anew.set(&scene.switch.lock());
+        let pause = scene.switch.look_for_more(&mut anew, second(at));
+        (scene.switch.lock().uplinks["net0"].broken.clone(), pause)
+    };
+    scene.device.set_addresses(&[LOCAL.into()]);
+    assert_eq!([look(10), look(30)], [(None, None), (None, None)], "no vNIC wants RDMA");
+    scene.port("a");
+    look(40);
+    let (why, pause) = look(50);
+    let why = why.expect("the GID is there");
+    assert!(why.contains("of 1024 bytes") && why.contains("of 0 bytes"), "{why}");
+    assert_eq!(pause, Some(Duration::from_secs(2)));
+    scene.set(uplink(), 0, sockets()).unwrap();
+    scene.wait("a queue pair", |status| status.pairs.iter().any(|pair| pair.queue_pair.is_some()));
+    assert_eq!(scene.status().mtu, 1024);
+    scene.device.set_mtu(4096);
+    for at in [100, 200, 640] {
+        assert_eq!(look(at).0, None, "too soon");
+    }
+    let why = look(660).0.expect("frames of 1,500 bytes fit");
+    assert!(why.contains("of 4096 bytes") && why.contains("of 1024 bytes"), "{why}");
+    scene.set(uplink(), 0, sockets()).unwrap();
+    assert_eq!((scene.status().mtu, look(9000).0, look(9100).0), (4096, None, None), "nothing is missing");
+}
+
+#[test]
+fn an_uplink_stays_as_it_is_if_no_other_lane_can_be_made() {
+    let scene = Scene::new();
+    scene.device.set_addresses(&[FAR.into()]);
+    scene.set(uplink(), 0, sockets()).unwrap();
+    scene.port("a");
+    scene.device.set_addresses(&[LOCAL.into()]);
+    scene.device.refuse("ibv_reg_mr", libc::ENOMEM);
+    let mut anew = Anew::default();
+    anew.set(&scene.switch.lock());
+    for at in [1, 11, 13, 610] {
+        scene.switch.look_for_more(&mut anew, 1_000_000_000 * at);
+    }
+    assert_eq!(scene.switch.lock().uplinks["net0"].broken, None);
+    scene.switch.look_for_more(&mut anew, 1_000_000_000 * 612);
+    assert!(scene.switch.lock().uplinks["net0"].broken.is_some(), "ten minutes later");
 }
 
 #[test]

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!  table or members changed ─ ring ─▶ turn ─▶ Wished of each uplink ─▶ Making ─▶ its link's worker, look of notices
-//!  each 0.2 s, for failures ─────────┘
+//!  each 0.2 s, for failures ─────────┘                            └▶ each 2 s: devices that offer more ─▶ uplink made anew
 //! ```
 
+use super::anew::Anew;
 use super::devices::Devices;
 use super::guests::{Guests, Held, Kind};
 use super::making::Making;
@@ -157,14 +158,18 @@ pub(in crate::server) fn spawn(switch: &Arc<Switch>) -> io::Result<()> {
     }
     let switch = switch.clone();
     let work = move || {
-        let (mut wished, mut makings, mut pause) = (vec![], Makings::default(), None);
+        let (mut wished, mut makings, mut anew, mut pause) =
+            (vec![], Makings::default(), Anew::default(), None);
         loop {
             let heard = switch.rdma.wait(pause);
             if let Some(heard) = &heard {
-                wished = Wished::all(&switch.lock(), heard);
+                let table = switch.lock();
+                wished = Wished::all(&table, heard);
+                anew.set(&table);
             }
             housekeeping::follow();
-            pause = switch.make(&wished, heard.is_some(), &mut makings);
+            let next = switch.make(&wished, heard.is_some(), &mut makings);
+            pause = next.into_iter().chain(switch.look_for_more(&mut anew, clock())).min();
         }
     };
     std::thread::Builder::new().name("rdma".into()).spawn(work).map(drop)

@@ -15,6 +15,7 @@ use crate::server::uplink::UplinkEntry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
+use tidegate_contract::rdma::around_packet;
 use tidegate_contract::{Mac, Peer, Segment, Transport};
 use tidegate_uplink::rdma::q_key;
 
@@ -141,6 +142,13 @@ impl Wished {
             members,
         }
     }
+}
+
+/// Returns the bytes of the longest datagram that frames of vNICs here need on an uplink; `None` if no vNIC wants RDMA there.
+pub(super) fn datagrams_of(table: &Table, entry: &UplinkEntry) -> Option<u32> {
+    let here = table.entries.values().map(|port| &port.vnic);
+    let by_rdma = here.filter(|vnic| vnic.transport == Transport::Rdma && tells_of(entry, vnic.segment));
+    by_rdma.map(|vnic| u32::from(vnic.mtu) + around_packet(vnic) as u32).max()
 }
 
 /// Whether the peers of an uplink are told of queue pairs in a segment.

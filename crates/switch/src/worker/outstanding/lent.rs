@@ -59,7 +59,7 @@ impl Rig {
         testing::add_port(&mut worker, GUEST);
         let link = Link { tx: Tx::Vxlan(Box::new(link.tx)), rx: Rx::Vxlan(Box::new(link.rx)) };
         let rate = Rate::from_bits(2_000_000_000).unwrap();
-        let contract = PortContract::of_uplink(rate, 1518, 50, &Host::default());
+        let contract = PortContract::of_uplink(rate, 1518, 50, 1568, &Host::default());
         let stats = &Region::create().unwrap().layout().vnics[usize::from(PORT)];
         worker.add_port(Box::new(Port::new(PORT, SegmentIndex::OF_EACH_FRAME, contract, stats, link)));
         worker.set_info(PORT, Some(PortInfo::of_uplink(0)));

@@ -19,11 +19,6 @@ pub fn state(state: PathState) -> &'static str {
     }
 }
 
-/// Returns whether it is between plain NICs: switches take no other frames of these than those of paths.
-fn key_is_plain(path: &Path) -> bool {
-    path.request.key.udp().is_none()
-}
-
 pub fn text(path: &Path) -> String {
     let request = &path.request;
     let (from, to, mark, misses) = match &request.key {
@@ -44,7 +39,6 @@ pub fn text(path: &Path) -> String {
         PathState::Installing => "switches do not have all of it yet",
         PathState::Active => "its frames take it",
         PathState::Moving => "its frames take it, and soon another way",
-        PathState::Broken if key_is_plain(path) => "no way fits, its frames do not pass",
         PathState::Broken => "no way fits, its frames are best effort",
         PathState::Violated => "its frames are late, and nothing helps",
     };
@@ -120,7 +114,7 @@ a1>b1
         path.state = PathState::Broken;
         let text = text(&path);
         for line in [
-            "state    broken: no way fits, its frames do not pass",
+            "state    broken: no way fits, its frames are best effort",
             "from     a1 on h1 (02:00:00:00:0a:01, VLAN 42)",
             "to       b1 on h2 (02:00:00:00:0b:01, VLAN 42)",
             "mark     priority 5 in the tag",

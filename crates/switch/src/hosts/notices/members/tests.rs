@@ -28,6 +28,10 @@ fn none_is_here(_: Segment, _: Mac) -> bool {
     false
 }
 
+fn all_hear(_: PeerIndex) -> bool {
+    true
+}
+
 /// What happens to [`Members`].
 #[derive(Clone, Debug)]
 enum Event {
@@ -36,6 +40,7 @@ enum Event {
     Rekey { segment: u32, q_key: u32 },
     Leave { peer: u16, segment: u32 },
     Here { vnic: Option<u16> },
+    Deaf { peer: Option<u16> },
 }
 
 fn events() -> impl Strategy<Value = Vec<(Event, u64)>> {
@@ -55,6 +60,7 @@ fn events() -> impl Strategy<Value = Vec<(Event, u64)>> {
         1 => (0..2u32, 0..2u32).prop_map(|(segment, q_key)| Event::Rekey { segment, q_key }),
         1 => (0..3u16, 0..2u32).prop_map(|(peer, segment)| Event::Leave { peer, segment }),
         1 => prop::option::of(0..4u16).prop_map(|vnic| Event::Here { vnic }),
+        1 => prop::option::of(0..3u16).prop_map(|peer| Event::Deaf { peer }),
     ];
     prop::collection::vec((event, 1..15u64), 1..60)
 }
@@ -86,7 +92,7 @@ impl Model {
         self.0.push(Line { peer, vnic, said, heard_at: now });
     }
 
-    fn heard(&mut self, now: u64, here: Option<u16>) -> Vec<Heard> {
+    fn heard(&mut self, now: u64, here: Option<u16>, deaf: Option<u16>) -> Vec<Heard> {
         self.0.retain(|line| now - line.heard_at < FORGOTTEN_AFTER);
         let of = |number: u16| {
             let best = (self.0.iter())
@@ -98,6 +104,7 @@ impl Model {
                 .max_by_key(|(is_fresh, since, peer, _)| (*is_fresh, *since, std::cmp::Reverse(*peer)))?;
             let (is_fresh, _, from, QueuePair { number: queue_pair, longest, q_key }) = best;
             let ((segment, mac), (peer, address)) = (vnic(number), peer(from));
+            let is_fresh = is_fresh && deaf != Some(from);
             Some(Heard { segment, mac, peer, address, queue_pair, q_key, longest, is_fresh })
         };
         let mut all: Vec<_> = (0..4).filter_map(of).collect();
@@ -110,7 +117,7 @@ proptest! {
     #[test]
     fn members_are_those_of_a_list(events in events()) {
         let (mut members, mut model) = (Members::default(), Model::default());
-        let (mut now, mut told, mut here) = (0, vec![], None);
+        let (mut now, mut told, mut here, mut deaf) = (0, vec![], None, None);
         for (event, seconds) in events {
             match event {
                 Event::Hear { peer: from, vnic: of, queue_pair, q_key, since, sent_ns } => {
@@ -141,14 +148,15 @@ proptest! {
                     members.locals_changed();
                     here = vnic;
                 }
+                Event::Deaf { peer } => deaf = peer,
             }
             now += seconds * SECOND;
             let is_here = |segment, mac| here.is_some_and(|here| vnic(here) == (segment, mac));
-            if let Some(new) = members.take(now, is_here) {
+            if let Some(new) = members.take(now, is_here, |of| deaf.map(|deaf| peer(deaf).0) != Some(of)) {
                 prop_assert_ne!(&new, &told, "nothing changed");
                 told = new;
             }
-            prop_assert_eq!(&told, &model.heard(now, here));
+            prop_assert_eq!(&told, &model.heard(now, here, deaf));
             prop_assert_eq!(members.count, model.0.len());
             prop_assert_eq!(members.due().is_some(), members.count > 0);
         }
@@ -159,22 +167,22 @@ proptest! {
 fn a_member_that_is_silent_for_35_seconds_may_only_send_and_after_80_it_is_forgotten() {
     let mut members = Members::default();
     members.hear(peer(1), vnic(2), said(17, 5, 1), 0).unwrap();
-    assert_eq!(members.take(0, none_is_here).unwrap().len(), 1);
+    assert_eq!(members.take(0, none_is_here, all_hear).unwrap().len(), 1);
     members.hear(peer(1), vnic(2), said(17, 5, 2), 20 * SECOND).unwrap();
-    assert_eq!(members.take(54 * SECOND, none_is_here), None);
+    assert_eq!(members.take(54 * SECOND, none_is_here, all_hear), None);
     assert_eq!(members.due(), Some(55 * SECOND));
-    let heard = members.take(55 * SECOND, none_is_here).unwrap();
+    let heard = members.take(55 * SECOND, none_is_here, all_hear).unwrap();
     assert!(heard.len() == 1 && !heard[0].is_fresh, "{heard:?}");
     members.hear(peer(2), vnic(2), said(18, 3, 1), 56 * SECOND).unwrap();
-    let heard = members.take(56 * SECOND, none_is_here).unwrap();
+    let heard = members.take(56 * SECOND, none_is_here, all_hear).unwrap();
     assert_eq!(
         (heard[0].queue_pair, heard[0].is_fresh),
         (18, true),
         "one that still announces it comes before"
     );
     members.forget(peer(2).0);
-    assert!(members.take(99 * SECOND, none_is_here).is_some());
-    assert_eq!(members.take(100 * SECOND, none_is_here), Some(vec![]));
+    assert!(members.take(99 * SECOND, none_is_here, all_hear).is_some());
+    assert_eq!(members.take(100 * SECOND, none_is_here, all_hear), Some(vec![]));
     assert_eq!(members.due(), None);
 }
 
@@ -183,9 +191,9 @@ fn an_earlier_announcement_brings_nothing_back() {
     let mut members = Members::default();
     members.hear(peer(1), vnic(2), said(0, 5, 20), 0).unwrap();
     members.hear(peer(1), vnic(2), said(17, 5, 10), 1).unwrap();
-    assert_eq!(members.take(1, none_is_here), None);
+    assert_eq!(members.take(1, none_is_here, all_hear), None);
     members.hear(peer(1), vnic(2), said(18, 5, 20), 2).unwrap();
-    assert_eq!(members.take(2, none_is_here).unwrap()[0].queue_pair, 18);
+    assert_eq!(members.take(2, none_is_here, all_hear).unwrap()[0].queue_pair, 18);
 }
 
 #[test]
@@ -196,10 +204,10 @@ fn changes_are_told_ten_times_a_second_at_most() {
         let now = n * SECOND / 200;
         members.hear(peer(1), vnic(2), said(2 + n as u32, 5, n), now).unwrap();
         assert!(members.due().is_some_and(|due| due <= now + TELL_EVERY));
-        told += usize::from(members.take(now, none_is_here).is_some());
+        told += usize::from(members.take(now, none_is_here, all_hear).is_some());
     }
     assert_eq!(told, 50, "200 changes a second for 5 s");
-    let last = members.take(6 * SECOND, none_is_here).unwrap();
+    let last = members.take(6 * SECOND, none_is_here, all_hear).unwrap();
     assert_eq!(last[0].queue_pair, 1001, "the last change is told");
 }
 
@@ -225,7 +233,7 @@ fn no_peer_has_more_members_than_its_share_and_all_have_a_limit() {
     assert_eq!(members.count, IN_ALL);
     members.forget(peer(2).0);
     members.hear(peer(others + 1), vnic(1), said(17, 9, 20), 20).unwrap();
-    let heard = members.take(SECOND, none_is_here).unwrap();
+    let heard = members.take(SECOND, none_is_here, all_hear).unwrap();
     assert_eq!(heard.len(), OF_PEER + 2, "each vNIC once");
     assert_eq!(heard.iter().filter(|heard| heard.peer == peer(others + 1).0).count(), 1);
 }

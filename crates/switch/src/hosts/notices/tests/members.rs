@@ -84,6 +84,41 @@ fn members_of_a_silent_peer_are_sent_to_for_35_seconds_and_forgotten_after_80() 
     assert!(told.is_empty() && (79..82).contains(&after), "{told:?} {after}");
 }
 
+/// One way is lost: the peer forgets this host's vNICs, and would drop their frames.
+#[test]
+fn a_peer_that_does_not_hear_this_host_is_sent_to_no_more_until_it_was_told_anew() {
+    let time = Time::default();
+    let (mut a, mut b) = pair(&time, 3 * SECOND, 20);
+    a.engine.set_locals(vec![with(3, 21)]);
+    b.engine.set_locals(vec![with(1, 17)]);
+    assert_eq!(tells(&time, &mut a, &mut b, 200), [[heard(1, 17, 7)]]);
+    assert_eq!(b.engine.take_members().unwrap()[0].queue_pair, 21);
+    let began = time.read(0, 0);
+    let mut changes = Vec::new();
+    while time.read(0, 0) - began < 120 * SECOND {
+        a.engine.send();
+        b.capture();
+        b.engine.send();
+        a.engine.receive();
+        time.pass(100 * MS);
+        let after = (time.read(0, 0) - began) / SECOND;
+        changes.extend(a.engine.take_members().map(|told| ("here", told, after)));
+        let seen_there = b.engine.take_members().filter(|told| told.is_empty());
+        changes.extend(seen_there.map(|told| ("forgotten there", told, after)));
+    }
+    let stale = Heard { is_fresh: false, ..heard(1, 17, 7) };
+    let [("here", told, after), ("forgotten there", _, forgotten)] = &changes[..] else {
+        panic!("{changes:?}");
+    };
+    assert_eq!(*told, [stale]);
+    assert!((34..37).contains(after) && *forgotten > 65, "{changes:?}");
+    // Both ways again.
+    assert_eq!(tells(&time, &mut a, &mut b, 100), [[]; 0], "not before it was told anew");
+    assert_eq!(b.engine.take_members().unwrap()[0].queue_pair, 21, "which it was at once");
+    assert_eq!(tells(&time, &mut a, &mut b, 1300), [[]; 0]);
+    assert_eq!(tells(&time, &mut a, &mut b, 300), [[heard(1, 17, 7)]]);
+}
+
 #[test]
 fn a_restart_of_a_peer_forgets_its_members_at_once() {
     let time = Time::default();
