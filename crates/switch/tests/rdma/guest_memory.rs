@@ -122,10 +122,15 @@ fn the_contract_and_the_uplink_decide_too() {
     two.until("no word of zero copy", || two.sides[0].zero_copy().is_none());
     host.change(&vnic("a", 1, &format!("transport = \"rdma\"\n{ZERO_COPY}")));
     two.until_lent(0);
+    // Without a queue pair for a while, the device keeps it.
     two.sides[0].device.set_active(false);
-    two.until_given_back(0);
-    two.until_copied(0, "no queue pair");
+    two.until("no queue pair", || two.sides[0].queue_pair().is_none());
+    assert_eq!(two.sides[0].device.foreign(), size(&two.sides[0]));
     two.sides[0].device.set_active(true);
+    two.until("a queue pair", || two.sides[0].queue_pair().is_some());
+    let number = two.sides[0].queue_pair().unwrap();
+    assert!(two.sides[0].device.break_queue_pair(number));
+    two.until("another queue pair", || two.sides[0].queue_pair().is_some_and(|other| other != number));
     two.until_lent(0);
     host.switch.remove_uplink("net0").unwrap();
     two.until_gone(0);

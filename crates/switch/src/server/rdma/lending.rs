@@ -1,8 +1,8 @@
 //! Which guests' memory one uplink's link may send from: registered, lent, and taken back.
 //!
 //! ```text
-//!  vNICs with zero copy and a queue pair ─┐            ┌─ registered, whole ─▶ lent ─▶ Tables
-//!  Guests: offers, holds ─────────────────┼─ step ─▶ Loan                        │ held, other memory, holes, no queue pair
+//!  vNICs with zero copy, by queue pairs ──┐            ┌─ registered, whole ─▶ lent ─▶ Tables
+//!  Guests: offers, holds ─────────────────┼─ step ─▶ Loan                        │ held, other memory, holes, vNIC gone
 //!  time ──────────────────────────────────┘            └─ refused: why, and a pause ◀─┘
 //! ```
 //!
@@ -75,7 +75,12 @@ pub(super) struct Change {
 }
 
 impl Lending {
-    /// Does what is due at `now` (ns) for vNICs with zero copy that have a queue pair: `wanted`, by port.
+    /// Whether this is about the guest of a port already.
+    pub(super) fn has(&self, port: PortIndex) -> bool {
+        self.loans.contains_key(&port)
+    }
+
+    /// Does what is due at `now` (ns) for the vNICs with zero copy at the ports `wanted`.
     pub(super) fn step(
         &mut self,
         wanted: &BTreeSet<PortIndex>,

@@ -151,8 +151,11 @@ impl Making {
 
     /// Lends the memory of guests to the link, and takes it back.
     fn lend(&mut self, wished: &Wished, now: u64) {
-        let has_pair = |port: &&PortIndex| self.pairs.contains_key(port);
-        let wanted = wished.zero_copy.iter().filter(has_pair).copied().collect();
+        // What is registered stays while a queue pair is replaced, or the device's port is down for a while.
+        let is_wanted = |port: &&PortIndex| {
+            wished.pairs.contains_key(port) && (self.pairs.contains_key(port) || self.lending.has(**port))
+        };
+        let wanted = wished.zero_copy.iter().filter(is_wanted).copied().collect();
         let change = self.lending.step(&wanted, &self.guests, &self.lane.setup.device, now);
         self.lane.setup.counters.holes.add(change.holes);
         self.lends_others |= change.lends_others;
