@@ -94,7 +94,7 @@ impl Held {
 
     /// Takes the oldest post if it is over; returns whether a datagram of it was lost.
     pub fn take(&mut self) -> Option<bool> {
-        let post = self.posts.pop_front_if(|post| post.left == 0)?;
+        let post = if self.is_over() { self.posts.pop_front() } else { None }?;
         self.first += 1;
         Some(post.is_lost)
     }
@@ -149,7 +149,7 @@ mod tests {
             let mut held = Held::new(32, MOST);
             let mut free: Vec<u16> = (0..32).collect();
             // Number of the post, buffer; and posts that are there: number, lost.
-            let (mut used, mut posts): (Vec<(u32, u16)>, VecDeque<(u32, bool)>) = Default::default();
+            let (mut used, mut posts) = (Vec::<(u32, u16)>::new(), VecDeque::<(u32, bool)>::new());
             let mut next = 0;
             for step in steps {
                 match step {

@@ -16,7 +16,7 @@
 //! - [`pair`]: the queue pair of a vNIC of this host
 //! - [`guest`]: memory of guests that the device reads
 //! - [`members`]: which queue pairs there are, here and at other hosts
-//! - [`outgoing`]: the sending half; [`pool`]: its buffers
+//! - [`outgoing`]: the sending half; [`pool`]: its buffers; `posting`: what is written to the device
 //! - [`waiting`]: datagrams that are not yet posted
 //! - [`gather`]: the places of a datagram's bytes, in a buffer and in a guest's memory
 //! - [`held`]: which frames these were, until the device has read them
@@ -38,6 +38,7 @@ pub mod numbers;
 pub mod outgoing;
 pub mod pair;
 pub mod pool;
+mod posting;
 pub mod retire;
 pub mod setup;
 #[cfg(test)]
