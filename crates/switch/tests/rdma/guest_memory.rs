@@ -73,6 +73,7 @@ fn memory_is_registered_while_a_ring_runs_and_given_back_before_it_changes() {
     let mut two = two();
     assert_eq!(two.sides[0].host.port("a").features & IN_ORDER, 0);
     two.frames_go_by_rdma();
+    assert!(two.sides[0].counts().zero_copied_out >= 2);
 
     // Other memory: the former is given back before the front end hears that.
     two.sides[0].device.pin_slowly(true);
@@ -270,6 +271,22 @@ fn memory_that_changes_in_a_loop_is_not_registered_each_time() {
     }
     two.until_lent(0);
     two.frames_go_by_rdma();
+}
+
+/// A frame that the device has not read yet, from a ring that ends: once the front end knows of that end, the device reads nothing.
+#[test]
+fn nothing_is_read_out_of_a_guest_after_its_ring_ended() {
+    let mut two = two();
+    two.sides[0].device.pause();
+    let before = two.sides[0].counts().zero_copied_out;
+    let frame = two.frame(0, 1400);
+    two.sides[0].guest.send(&frame);
+    two.until("the device has it", || two.sides[0].counts().zero_copied_out > before);
+    two.sides[0].guest.front.stop_queue(1).unwrap();
+    let sent = |two: &Two| two.sides[0].device.counters().datagrams;
+    let before = sent(&two);
+    two.sides[0].device.resume();
+    assert_eq!(sent(&two), before);
 }
 
 /// An uplink that goes while its device is not done takes its queue pairs along: nothing is left at the device.

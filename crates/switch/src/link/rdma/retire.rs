@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!  set_rdma(new) ─▶ old ─ Retiring ─▶ pairs that are not in the new one fail ─▶ sends under way end ─▶ old is freed
-//!                                                                                └ 2 s without end ─▶ stuck
+//!                                     and those that failed since                └ 2 s without end ─▶ stuck
 //! ```
 
 use super::counters::Counters;
 use super::members::Tables;
+use super::pair::LocalPair;
 use std::sync::Arc;
 
 /// Longest wait for the ends of sends (ns).
@@ -19,6 +20,8 @@ pub struct Retiring {
     old: Option<Arc<Tables>>,
     counters: Arc<Counters>,
     began: u64,
+    /// Numbers of queue pairs that were brought to fail.
+    failed: Vec<u32>,
     is_stuck: bool,
 }
 
@@ -37,11 +40,22 @@ impl Retiring {
     /// Begins at `now` (ns) to free replaced tables, with the address handles and queue pairs that are not in `new`.
     pub fn begin(old: Arc<Tables>, new: &Tables, counters: &Arc<Counters>, now: u64) -> Self {
         let stays = |port, number| new.pair(port).is_some_and(|pair| pair.number() == number);
+        let mut retiring =
+            Self { old: None, counters: counters.clone(), began: now, failed: vec![], is_stuck: false };
         for pair in old.pairs().iter().filter(|pair| !stays(pair.port, pair.number())) {
+            retiring.fail(pair);
+        }
+        retiring.old = Some(old);
+        retiring
+    }
+
+    /// Brings a queue pair to fail, once: what was posted to it ends.
+    fn fail(&mut self, pair: &LocalPair) {
+        if !self.failed.contains(&pair.number()) {
+            self.failed.push(pair.number());
             // A device that is gone completes nothing, and reads nothing.
             let _ = pair.fail();
         }
-        Self { old: Some(old), counters: counters.clone(), began: now, is_stuck: false }
     }
 
     /// Frees the tables if the device is done with what was sent by them, which the link's worker notes within microseconds. Only
@@ -52,7 +66,13 @@ impl Retiring {
                 self.old = None;
                 Retired::Yes
             }
-            _ if now.saturating_sub(self.began) <= LONGEST => Retired::NotYet,
+            _ if now.saturating_sub(self.began) <= LONGEST => {
+                // The worker gave them up: no other tables replace them before these are gone.
+                if let Some(old) = self.old.clone() {
+                    old.pairs().iter().filter(|pair| pair.is_failed()).for_each(|pair| self.fail(pair));
+                }
+                Retired::NotYet
+            }
             _ => {
                 self.is_stuck = true;
                 Retired::Stuck
