@@ -290,7 +290,7 @@ fn a_device_that_stalls_has_its_queue_pair_ended_and_its_frames_come_back() {
     assert_eq!(zero.counters().broken.get(), 0);
 }
 
-/// It ends none of its sends, not even those of a queue pair that failed.
+/// It ends none of its sends, not even with a failed queue pair.
 #[test]
 fn frames_that_a_device_keeps_are_given_up_and_the_device_is_broken() {
     let mut zero = zero();
