@@ -315,6 +315,37 @@ fn a_link_that_is_removed_while_tables_retire_leaves_nothing() {
     two.until_gone(0);
 }
 
+impl Two {
+    /// Returns two hosts, of which the first one's device has a frame of its guest, and does not send it.
+    fn with_a_frame_that_stays() -> Self {
+        let mut two = two();
+        two.sides[0].device.pause();
+        let before = two.sides[0].counts().zero_copied_out;
+        let frame = two.frame(0, 1400);
+        two.sides[0].guest.send(&frame);
+        two.until("the device has it", || two.sides[0].counts().zero_copied_out > before);
+        two
+    }
+
+    /// Waits until the frame is dropped since the device has ended it, so that it is not read any more.
+    #[track_caller]
+    fn until_ended_by_the_device(&self) {
+        let host = &self.sides[0].host;
+        host.until(|| !host.stats("a").tx.dropped.is_empty());
+        let dropped = host.stats("a").tx.dropped;
+        assert_eq!(dropped.get("uplink_refused"), Some(&1), "{dropped:?}");
+    }
+}
+
+/// Its guest has the buffer back after the device has ended what it had, and not before.
+#[test]
+fn frames_of_a_link_that_is_removed_are_ended_at_the_device() {
+    let two = Two::with_a_frame_that_stays();
+    two.sides[0].host.switch.remove_uplink("net0").unwrap();
+    two.until_ended_by_the_device();
+    two.until_gone(0);
+}
+
 /// What is sent is with the device for ever: the front end waits two seconds, and its port goes on.
 #[test]
 fn a_device_that_is_not_done_does_not_hold_the_front_end_for_long() {
