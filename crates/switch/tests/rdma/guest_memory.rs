@@ -346,6 +346,17 @@ fn frames_of_a_link_that_is_removed_are_ended_at_the_device() {
     two.until_gone(0);
 }
 
+/// The frame is waited for under the lock that other tables need.
+#[test]
+fn a_device_that_stalls_while_a_vnic_changes_its_segment_has_its_queue_pair_ended() {
+    let two = Two::with_a_frame_that_stays();
+    let elsewhere =
+        vnic("a", 1, &format!("transport = \"rdma\"\n{ZERO_COPY}")).replace("segment = 7", "segment = 8");
+    two.sides[0].host.change(&elsewhere);
+    two.until_ended_by_the_device();
+    assert_eq!(two.sides[0].host.switch.uplinks().remove(0).broken, None);
+}
+
 /// What is sent is with the device for ever: the front end waits two seconds, and its port goes on.
 #[test]
 fn a_device_that_is_not_done_does_not_hold_the_front_end_for_long() {

@@ -204,6 +204,9 @@ impl Making {
                     "queue pair failed; another one takes its place"
                 );
                 self.failures.entry(*port).or_default().note(now);
+                // At once, without a lock: whoever waits for its frames may hold the one that other tables need. A device that is
+                // gone has nothing.
+                let _ = pair.fail();
             }
         }
     }
