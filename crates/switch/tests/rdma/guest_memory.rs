@@ -337,6 +337,25 @@ impl Two {
     }
 }
 
+/// The device is done a little after the tables were replaced, and nothing else happens at the uplink.
+#[test]
+fn a_loan_ends_as_soon_as_the_device_is_done() {
+    let mut two = Two::with_a_frame_that_stays();
+    let Side { host, guest, device, .. } = &mut two.sides[0];
+    let is_lent = || {
+        let status = host.switch.uplinks().remove(0).rdma.unwrap();
+        status.pairs[0].zero_copy.as_ref().is_some_and(|zero_copy| zero_copy.copied_because.is_none())
+    };
+    std::thread::scope(|scope| {
+        let ring = scope.spawn(|| guest.front.stop_queue(1).unwrap());
+        host.until(|| !is_lent());
+        device.resume();
+        ring.join().unwrap();
+    });
+    two.until_lent(0);
+    assert_eq!(two.sides[0].host.switch.uplinks().remove(0).broken, None);
+}
+
 /// Its guest has the buffer back after the device has ended what it had, and not before.
 #[test]
 fn frames_of_a_link_that_is_removed_are_ended_at_the_device() {
@@ -362,7 +381,8 @@ fn a_device_that_stalls_while_a_vnic_changes_its_segment_has_its_queue_pair_ende
 fn a_device_that_is_not_done_does_not_hold_the_front_end_for_long() {
     let mut two = two();
     two.sides[0].device.pause();
-    let frame = two.frame(0, 100);
+    // Short, and copied: the link does not hold it, and ends no queue pair for it.
+    let frame = two.frame(0, 0);
     two.sides[0].guest.send(&frame);
     two.until("sent", || two.sides[0].counts().sent == 1);
     share(&mut two.sides[0]);

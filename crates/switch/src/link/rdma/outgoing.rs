@@ -42,8 +42,8 @@ pub const GIVE_UP: u64 = 200_000_000;
 pub const LENT: u64 = 2_000_000_000;
 /// Frames that are held.
 pub const HELD: usize = SENDS as usize;
-/// Longest time for which a worker stays awake for the completions of replaced tables (ns).
-const SETTLE: u64 = 1_000_000_000;
+/// Longest time for which a worker stays awake for the completions of replaced tables (ns): as long as they wait for these.
+const SETTLE: u64 = LENT;
 /// A lane's frames to members.
 pub struct Outgoing {
     sends: Arc<CompletionQueue>,
