@@ -394,4 +394,7 @@ fn a_device_that_is_not_done_does_not_hold_the_front_end_for_long() {
     (0..5).for_each(|_| share(&mut two.sides[0]));
     assert!(began.elapsed() < PATIENCE);
     assert_eq!(two.sides[0].device.foreign(), size);
+    // The uplink is made anew: its queue pairs end, and what they had is given back.
+    two.sides[0].host.switch.remove_uplink("net0").unwrap();
+    two.until_gone(0);
 }

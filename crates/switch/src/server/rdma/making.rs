@@ -89,9 +89,10 @@ impl Making {
         }
     }
 
-    /// Whether the link is gone, or the device is done with what retires, so that dropping this leaks nothing; or never will.
+    /// Whether the device is done with what retires, so that dropping this leaks nothing; or the link is gone, whose end is the last
+    /// chance for that.
     pub(super) fn has_left(&mut self, now: u64) -> bool {
-        self.is_settled(now) || self.lane.is_stuck() || Arc::strong_count(&self.lane.setup.pool) == 1
+        self.is_settled(now) || Arc::strong_count(&self.lane.setup.pool) == 1
     }
 
     /// Notes that other things may be wished, for the next [`step`](Self::step).
