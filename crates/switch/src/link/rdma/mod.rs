@@ -42,7 +42,7 @@ mod posting;
 pub mod retire;
 pub mod setup;
 #[cfg(test)]
-pub(in crate::link) mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 pub mod waiting;

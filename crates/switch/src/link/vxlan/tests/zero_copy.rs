@@ -21,7 +21,7 @@ pub const BEGIN: u64 = 1_000_000;
 /// Two links, of which the first one's guest has zero copy.
 pub struct Zero {
     pub scene: Scene,
-    guest: Guest,
+    pub guest: Guest,
 }
 
 pub fn zero() -> Zero {
