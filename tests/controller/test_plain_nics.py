@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 from tidegate_controller import events as ev
+from tidegate_controller.model.hosts import Allowed, MacRange
 from tidegate_controller.model.paths import EthernetKey, PathRequest
 from tidegate_controller.model.plain import Behind, Place
 from tidegate_controller.runtime.kept import Kept
 
-from lab.controlled import MBIT, Controller, run
+from lab.controlled import MBIT, Controller, configuration, run
 from lab.fabric import Fabric, line, ring
 from lab.namespaces import can_make_namespaces
 from lab.need import need, need_commands
@@ -266,3 +267,30 @@ def _best_effort_without_a_path(circle: Fabric) -> None:
         await controller.as_intended()
 
     run(circle, Kept(), test, steer=False)
+
+
+@pytest.mark.nightly
+def test_a_successor_changes_no_rule(circle: Fabric) -> None:
+    """It begins with what was kept, before any host has registered; the part that hosts may not have goes."""
+    config, kept = configuration(circle), Kept()
+    every = Allowed("10.0.0.1", frozenset({VLAN, OTHER}), (MacRange(0x02 << 40, 8),))
+    allowed = dict.fromkeys(HOSTS, every)
+    before = replace(config, api=replace(config.api, allowed=allowed))
+
+    async def first(controller: Controller) -> None:
+        controller.runtime.happened(ev.PlainNics(HOSTS))
+        await controller.until("rules of plain NICs", controller.still)
+
+    async def second(controller: Controller) -> None:
+        await controller.as_intended()
+        assert {one.changed for one in controller.runtime.switches.values()} == {0}
+        await floods(controller, 100)
+
+    async def third(controller: Controller) -> None:
+        await controller.as_intended()
+        assert controller.runtime.core.best_effort.places.behind("h1") == behind()
+
+    run(circle, kept, first, before, steer=False)
+    run(circle, kept, second, before, steer=False)
+    after = {**allowed, "h1": replace(every, segments=frozenset())}
+    run(circle, kept, third, replace(config, api=replace(config.api, allowed=after)), steer=False)

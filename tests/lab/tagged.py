@@ -8,14 +8,14 @@
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from .namespaces import Stack
 
 PORT = 9321
 """UDP port, by which frames of these tests are known."""
-ALL, AUXDATA, SOL_PACKET = 3, 8, 263
+ALL, AUXDATA, SOL_PACKET, RCVBUFFORCE = 3, 8, 263, 33
 IPV4, TAG = 0x0800, 0x8100
 
 
@@ -76,6 +76,9 @@ def listening(stack: Stack, device: str) -> Iterator[Callable[[], list[Tagged]]]
     def opened() -> socket.socket:
         found = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL))
         found.setsockopt(SOL_PACKET, AUXDATA, 1)
+        # A test may be away for a while before it reads. Some kernels refuse it in a user namespace.
+        with suppress(PermissionError):
+            found.setsockopt(socket.SOL_SOCKET, RCVBUFFORCE, 8 << 20)
         found.bind((device, 0))
         found.setblocking(False)
         return found

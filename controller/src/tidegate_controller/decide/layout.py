@@ -55,7 +55,7 @@ class Layout:
     short: bool = False
     """Tags were missing: something is not as it is to be."""
     last: int = 0
-    """The number that was given last: those of hosts that have gone rest."""
+    """The number that was given last: numbers of hosts that have gone rest."""
 
     @property
     def tags(self) -> frozenset[int]:

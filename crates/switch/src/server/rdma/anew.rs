@@ -15,6 +15,7 @@ use crate::server::Switch;
 use crate::server::lane::Lane;
 use crate::server::table::Table;
 use crate::server::uplink::UplinkEntry;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,8 +94,16 @@ impl Candidate {
         }
     }
 
-    fn gives(&self) -> u32 {
-        self.lane.as_ref().filter(|lane| lane.gid_now().is_ok()).map_or(0, |lane| lane.setup.mtu)
+    /// Returns what its lane gives (bytes of a datagram); `None` if another lane gives no more: the port is down, or as it was.
+    fn gives(&self) -> Option<u32> {
+        let Some(lane) = &self.lane else { return Some(0) };
+        let port = lane.setup.device.port().ok().filter(|port| port.is_active)?;
+        match port.mtu.cmp(&lane.setup.mtu) {
+            // It is down for this lane.
+            Ordering::Less => Some(0),
+            Ordering::Equal => None,
+            Ordering::Greater => Some(lane.setup.mtu),
+        }
     }
 }
 
@@ -133,7 +142,10 @@ impl Switch {
 
     fn look_at_device(&self, candidate: &Candidate, offers: &mut Offers, now: u64) {
         let find = |name: &str| self.rdma.devices.find(name);
-        let (gives, offered) = (candidate.gives(), Lane::offered(&candidate.uplink, find));
+        // A device tells its GIDs one by one, up to 1,024 of them: it is not asked in vain.
+        let gives = candidate.gives();
+        let offered = gives.map_or(0, |_| Lane::offered(&candidate.uplink, find));
+        let gives = gives.unwrap_or(0);
         if !offers.look(candidate.wants, gives, offered, now) {
             return;
         }
