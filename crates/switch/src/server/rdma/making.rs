@@ -205,8 +205,8 @@ impl Making {
                     "queue pair failed; another one takes its place"
                 );
                 self.failures.entry(*port).or_default().note(now);
-                // At once, without a lock: whoever waits for its frames may hold the one that other tables need. A device that is
-                // gone has nothing.
+                // At once, without a lock: a thread that waits for its frames may hold the one which other tables need. A device
+                // that is gone has nothing.
                 let _ = pair.fail();
             }
         }
