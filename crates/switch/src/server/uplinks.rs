@@ -271,12 +271,14 @@ impl Switch {
         drop(table);
         let (index, worker) = (entry.index, entry.worker);
         let indices: Vec<_> = entry.indices().collect();
+        let former = self.end_rdma(&entry);
         self.remove_arms(&entry);
         drop(entry);
         // The agent may bind its port again.
         self.notices.wait_for_close();
         self.quiesce_port(index, worker);
         self.forget(index, worker);
+        drop(former);
         self.lock().removing.retain(|removing| !indices.contains(removing));
         tracing::info!(uplink = name, index, "uplink removed");
         Ok(())

@@ -58,6 +58,8 @@ impl Worker {
     /// without RDMA.
     #[must_use = "a worker has no time to free memory"]
     pub fn set_rdma(&mut self, index: PortIndex, tables: Arc<rdma::Tables>) -> Option<Arc<rdma::Tables>> {
+        // Flushes look for the end of what was sent by those, whether or not other frames come.
+        self.touched.insert(index);
         self.ports[usize::from(index)].as_mut()?.link.set_rdma(tables)
     }
 

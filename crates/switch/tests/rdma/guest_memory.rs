@@ -315,12 +315,74 @@ fn a_link_that_is_removed_while_tables_retire_leaves_nothing() {
     two.until_gone(0);
 }
 
+impl Two {
+    /// Returns two hosts, of which the first one's device has a frame of its guest, and does not send it.
+    fn with_a_frame_that_stays() -> Self {
+        let mut two = two();
+        two.sides[0].device.pause();
+        let before = two.sides[0].counts().zero_copied_out;
+        let frame = two.frame(0, 1400);
+        two.sides[0].guest.send(&frame);
+        two.until("the device has it", || two.sides[0].counts().zero_copied_out > before);
+        two
+    }
+
+    /// Waits until the frame is dropped since the device has ended it, so that it is not read any more.
+    #[track_caller]
+    fn until_ended_by_the_device(&self) {
+        let host = &self.sides[0].host;
+        host.until(|| !host.stats("a").tx.dropped.is_empty());
+        let dropped = host.stats("a").tx.dropped;
+        assert_eq!(dropped.get("uplink_refused"), Some(&1), "{dropped:?}");
+    }
+}
+
+/// The device is done a little after the tables were replaced, and nothing else happens at the uplink.
+#[test]
+fn a_loan_ends_as_soon_as_the_device_is_done() {
+    let mut two = Two::with_a_frame_that_stays();
+    let Side { host, guest, device, .. } = &mut two.sides[0];
+    let is_lent = || {
+        let status = host.switch.uplinks().remove(0).rdma.unwrap();
+        status.pairs[0].zero_copy.as_ref().is_some_and(|zero_copy| zero_copy.copied_because.is_none())
+    };
+    std::thread::scope(|scope| {
+        let ring = scope.spawn(|| guest.front.stop_queue(1).unwrap());
+        host.until(|| !is_lent());
+        device.resume();
+        ring.join().unwrap();
+    });
+    two.until_lent(0);
+    assert_eq!(two.sides[0].host.switch.uplinks().remove(0).broken, None);
+}
+
+/// Its guest has the buffer back after the device has ended what it had, and not before.
+#[test]
+fn frames_of_a_link_that_is_removed_are_ended_at_the_device() {
+    let two = Two::with_a_frame_that_stays();
+    two.sides[0].host.switch.remove_uplink("net0").unwrap();
+    two.until_ended_by_the_device();
+    two.until_gone(0);
+}
+
+/// The frame is waited for under the lock that other tables need.
+#[test]
+fn a_device_that_stalls_while_a_vnic_changes_its_segment_has_its_queue_pair_ended() {
+    let two = Two::with_a_frame_that_stays();
+    let elsewhere =
+        vnic("a", 1, &format!("transport = \"rdma\"\n{ZERO_COPY}")).replace("segment = 7", "segment = 8");
+    two.sides[0].host.change(&elsewhere);
+    two.until_ended_by_the_device();
+    assert_eq!(two.sides[0].host.switch.uplinks().remove(0).broken, None);
+}
+
 /// What is sent is with the device for ever: the front end waits two seconds, and its port goes on.
 #[test]
 fn a_device_that_is_not_done_does_not_hold_the_front_end_for_long() {
     let mut two = two();
     two.sides[0].device.pause();
-    let frame = two.frame(0, 100);
+    // Short, and copied: the link does not hold it, and ends no queue pair for it.
+    let frame = two.frame(0, 0);
     two.sides[0].guest.send(&frame);
     two.until("sent", || two.sides[0].counts().sent == 1);
     share(&mut two.sides[0]);
@@ -332,4 +394,7 @@ fn a_device_that_is_not_done_does_not_hold_the_front_end_for_long() {
     (0..5).for_each(|_| share(&mut two.sides[0]));
     assert!(began.elapsed() < PATIENCE);
     assert_eq!(two.sides[0].device.foreign(), size);
+    // The uplink is made anew: its queue pairs end, and what they had is given back.
+    two.sides[0].host.switch.remove_uplink("net0").unwrap();
+    two.until_gone(0);
 }

@@ -46,7 +46,7 @@ pub mod retire;
 pub mod setup;
 pub mod stages;
 #[cfg(test)]
-pub(in crate::link) mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 pub mod waiting;

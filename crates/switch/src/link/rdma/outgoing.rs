@@ -42,8 +42,8 @@ pub const GIVE_UP: u64 = 200_000_000;
 pub const LENT: u64 = 2_000_000_000;
 /// Frames that are held.
 pub const HELD: usize = SENDS as usize;
-/// Longest time for which a worker stays awake for the completions of replaced tables (ns).
-const SETTLE: u64 = 1_000_000_000;
+/// Longest time for which a worker stays awake for the completions of replaced tables (ns): as long as they wait for these.
+const SETTLE: u64 = LENT;
 /// A lane's frames to members.
 pub struct Outgoing {
     sends: Arc<CompletionQueue>,
@@ -198,7 +198,12 @@ impl Outgoing {
 
     /// Takes the end of the oldest held frame: whether a datagram of it was lost. `None` while that is open.
     pub fn completed(&mut self) -> Option<bool> {
-        self.has_completed().then(|| self.held.take()).flatten()
+        let is_lost = self.has_completed().then(|| self.held.take()).flatten();
+        if is_lost.is_some() && self.pool.in_flight() == 0 {
+            // It was lost before the device had it: no completion would end this time, nor a stall.
+            (self.open_since, self.is_late) = (None, false);
+        }
+        is_lost
     }
 
     fn look_for_held(&mut self) {

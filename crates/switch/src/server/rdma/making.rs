@@ -93,9 +93,10 @@ impl Making {
         }
     }
 
-    /// Whether the link is gone, or the device is done with what retires, so that dropping this leaks nothing; or never will.
+    /// Whether the device is done with what retires, so that dropping this leaks nothing; or the link is gone, whose end is the last
+    /// chance for that.
     pub(super) fn has_left(&mut self, now: u64) -> bool {
-        self.is_settled(now) || self.lane.is_stuck() || Arc::strong_count(&self.lane.setup.pool) == 1
+        self.is_settled(now) || Arc::strong_count(&self.lane.setup.pool) == 1
     }
 
     /// Notes that other things may be wished, for the next [`step`](Self::step).
@@ -243,6 +244,9 @@ impl Making {
                     "queue pair failed; another one takes its place"
                 );
                 self.failures.entry(*port).or_default().note(now);
+                // At once, without a lock: a thread that waits for its frames may hold the one which other tables need. A device
+                // that is gone has nothing.
+                let _ = pair.fail();
             }
         }
     }

@@ -15,6 +15,7 @@ use crate::fdb::PortIndex;
 use crate::hosts::notices::Heard;
 use crate::link::rdma::Tables;
 use crate::server::Switch;
+use crate::server::uplink::UplinkEntry;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -28,6 +29,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(200);
 /// The same while a device completes what was sent by former tables.
 const SHORT_PAUSE: Duration = Duration::from_millis(1);
+/// Longest wait for the device of a link that goes, which brings sends to an end in microseconds if it works.
+const END: Duration = Duration::from_millis(100);
+/// Pause between two looks meanwhile.
+const LOOK: Duration = Duration::from_micros(50);
 
 /// The devices, and what the thread has to know.
 #[derive(Default)]
@@ -262,6 +267,22 @@ impl Switch {
             tracing::error!(uplink = wished.name, device = wished.lane.device, "{why}");
             entry.broken = Some(why.into());
         }
+    }
+
+    /// Ends what the device has of an uplink whose link is about to go, so that it reads no buffer that a guest has back. Waits for
+    /// the device, for a bounded time. The result has to stay until the link is gone: queue pairs use it.
+    #[must_use = "the device may use it until the link is gone"]
+    pub(in crate::server) fn end_rdma(&self, entry: &UplinkEntry) -> Option<Arc<Tables>> {
+        let lane = entry.rdma.as_ref()?.as_ref().ok()?;
+        let (index, none) = (entry.index, Arc::new(Tables::default()));
+        let former = self.workers[entry.worker].call_on(index, move |worker| worker.set_rdma(index, none))?;
+        // A device that is gone reads nothing.
+        former.pairs().iter().for_each(|pair| drop(pair.fail()));
+        let end = Instant::now() + END;
+        while lane.setup.counters.replaced.get() > 0 && Instant::now() < end {
+            std::thread::sleep(LOOK);
+        }
+        Some(former)
     }
 
     /// Gives a link its tables, and returns the former ones.

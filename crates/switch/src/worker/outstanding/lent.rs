@@ -5,6 +5,8 @@ use super::super::{budget, testing};
 use super::end_rest;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::testing::Frame as Spec;
+use crate::link::rdma::testing::Guest;
+use crate::link::rdma::{Retired, Retiring, Tables};
 use crate::link::vxlan::tests::by_rdma::Devices;
 use crate::link::vxlan::tests::scene::{PORT, Sent, asking};
 use crate::link::vxlan::tests::zero_copy::{BEGIN, Zero, zero};
@@ -16,8 +18,10 @@ use crate::stats::Region;
 use crate::stats::layout::VnicSlot;
 use crate::worker::{Worker, WorkerHandle};
 use proptest::prelude::*;
+use std::sync::Arc;
 use tidegate_contract::{Host, Rate};
 use tidegate_evidence::DropReason;
+use tidegate_verbs::Status;
 
 /// Port of the guest whose frames leave.
 const GUEST: PortIndex = 0;
@@ -36,6 +40,9 @@ struct Rig {
     _handle: WorkerHandle,
     far: crate::link::vxlan::tests::scene::Host,
     scene: Devices,
+    guest: Guest,
+    /// Former tables.
+    retiring: Option<Retiring>,
     slots: Slots,
     /// The guest's frames, and which of them it has.
     frames: Vec<Sent>,
@@ -53,7 +60,8 @@ impl Rig {
         let mut zero: Zero = zero();
         let spec = Spec { payload: vec![OURS; 30_000], ..Spec::tcp4(0) };
         let frames: Vec<_> = (0..FRAMES).map(|_| zero.moved(asking(&spec, Some(1000)), &[])).collect();
-        let (scene, link, far) = zero.scene.apart();
+        let Zero { scene, guest } = zero;
+        let (scene, link, far) = scene.apart();
         let (mut worker, _handle) = testing::worker();
         worker.now = BEGIN;
         testing::add_port(&mut worker, GUEST);
@@ -66,7 +74,22 @@ impl Rig {
         let free = (0..FRAMES).collect();
         let (slots, sent) = (Slots::new(FRAMES as u16, GUEST, 0), vec![]);
         let (now, fates, dropped) = (BEGIN, 0, 0);
-        Self { worker, _handle, far, scene, slots, frames, free, sent, stats, now, fates, dropped }
+        Self {
+            worker,
+            _handle,
+            far,
+            scene,
+            guest,
+            retiring: None,
+            slots,
+            frames,
+            free,
+            sent,
+            stats,
+            now,
+            fates,
+            dropped,
+        }
     }
 
     /// Writes all of the memory of a frame's payload behind its head.
@@ -115,6 +138,40 @@ impl Rig {
         }
     }
 
+    /// Puts other tables in force, with the guest's memory or without, and another queue pair if the present one failed.
+    fn change(&mut self, lends: bool) {
+        if self.retiring.is_some() {
+            return;
+        }
+        let [here, there] = &self.scene.sides;
+        let former = self.scene.tables[0].pairs()[0].clone();
+        let pair = match former.is_failed() {
+            true => here.pair(GUEST, (former.segment, former.vni), former.mac),
+            false => former,
+        };
+        let member = there.member(here, &pair, self.scene.tables[1].members().next().unwrap().peer);
+        let of_there = Arc::new(Tables::new(self.scene.tables[1].pairs().to_vec(), vec![member]));
+        self.far.tx.set_rdma(of_there.clone());
+        drop(self.far.rx.set_rdma(of_there.clone()));
+        let tables = Tables::new(vec![pair], self.scene.tables[0].members().cloned().collect());
+        let guests = if lends { vec![self.guest.regions(here, GUEST)] } else { vec![] };
+        let tables = Arc::new(tables.with_guests(guests));
+        let former = self.worker.set_rdma(PORT, tables.clone()).unwrap();
+        self.retiring = Some(Retiring::begin(former, &tables, &here.setup.counters, self.now));
+        self.scene.tables = [tables, of_there];
+    }
+
+    /// Runs turns until the device is done with former tables.
+    fn until_settled(&mut self) {
+        (0..1000)
+            .take_while(|_| {
+                self.turn();
+                self.retiring.is_some()
+            })
+            .for_each(drop);
+        assert!(self.retiring.is_none());
+    }
+
     /// Runs the egress's turn, then looks at what arrived.
     fn turn(&mut self) {
         self.now += LOOP;
@@ -125,6 +182,9 @@ impl Rig {
         self.settle();
         for frame in self.far.frames() {
             assert!(frame[HEADERS..].iter().all(|byte| *byte == OURS), "it left after its fate");
+        }
+        if self.retiring.as_mut().is_some_and(|retiring| retiring.look(self.now) == Retired::Yes) {
+            self.retiring = None;
         }
         // As the control plane ends what failed.
         self.scene.tables[0]
@@ -146,6 +206,10 @@ enum Step {
     Resume,
     Relieve(bool),
     DropSource,
+    /// Other tables, with the guest's memory or without.
+    Change(bool),
+    /// The next datagram costs the queue pair.
+    Fail,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -158,6 +222,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Resume),
         1 => any::<bool>().prop_map(Step::Relieve),
         1 => Just(Step::DropSource),
+        3 => any::<bool>().prop_map(Step::Change),
+        1 => Just(Step::Fail),
     ]
 }
 
@@ -182,6 +248,11 @@ proptest! {
                     rig.worker.relieve();
                     rig.settle();
                 }
+                Step::Change(lends) => rig.change(lends),
+                Step::Fail => {
+                    let number = rig.scene.tables[0].pairs()[0].number();
+                    device.fail_next_send(number, Status::Failed(2));
+                }
                 Step::DropSource => {
                     rig.drop_source();
                     rig.settle();
@@ -196,6 +267,19 @@ proptest! {
         prop_assert!(rig.sent.is_empty() && rig.slots.in_flight() == 0, "{} never end", rig.sent.len());
         let port = rig.worker.ports[usize::from(PORT)].as_ref().unwrap();
         prop_assert!(port.egress.outstanding.is_empty());
+        // All orders to fail are obeyed. Then the device has nothing of a guest that is not lent, and frames go by RDMA.
+        for _ in 0..4 {
+            rig.send();
+            (0..100).for_each(|_| rig.turn());
+            rig.until_settled();
+            rig.change(false);
+        }
+        rig.until_settled();
+        prop_assert_eq!(device.foreign(), 0);
+        let before = device.counters().datagrams;
+        rig.send();
+        (0..100).for_each(|_| rig.turn());
+        prop_assert_eq!(device.counters().datagrams, before + 30, "by the good queue pair");
         prop_assert!(rig.stats.rx.frames.get() as usize <= rig.fates - rig.dropped);
     }
 }

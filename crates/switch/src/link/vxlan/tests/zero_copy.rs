@@ -21,7 +21,7 @@ pub const BEGIN: u64 = 1_000_000;
 /// Two links, of which the first one's guest has zero copy.
 pub struct Zero {
     pub scene: Scene,
-    guest: Guest,
+    pub guest: Guest,
 }
 
 pub fn zero() -> Zero {
@@ -288,6 +288,36 @@ fn a_device_that_stalls_has_its_queue_pair_ended_and_its_frames_come_back() {
     pair.fail().unwrap();
     assert_eq!(zero.completed(), [Completed::Dropped(DropReason::UplinkRefused)]);
     assert_eq!(zero.counters().broken.get(), 0);
+}
+
+/// What ends without the device is no sign of one that stalls, however long ago that was.
+#[test]
+fn frames_that_were_never_posted_do_not_count_against_the_device() {
+    let mut zero = zero();
+    let former = zero.scene.tables[0].pairs()[0].clone();
+    zero.scene.sides[0].device.pause();
+    assert!(zero.scene.sides[0].device.fail_next_send(former.number(), Status::Failed(2)));
+    let (first, second) = (zero.frame(1000), zero.frame(1001));
+    assert_eq!(zero.scene.a.send(&first), Posted::Later);
+    // This one waits here when its queue pair fails.
+    assert_eq!(zero.scene.a.rx.post(&second.frame), Posted::Later);
+    assert_eq!(zero.scene.sides[0].device.run(1), 1);
+    let lost = Completed::Dropped(DropReason::UplinkRefused);
+    assert_eq!(zero.completed().as_slice(), std::slice::from_ref(&lost));
+    zero.scene.a.rx.flush();
+    assert_eq!(zero.completed(), [lost]);
+
+    let pair = zero.scene.sides[0].pair(0, (former.segment, former.vni), former.mac);
+    let tables = Tables::new(vec![pair.clone()], zero.scene.tables[0].members().cloned().collect());
+    let tables = Arc::new(tables.with_guests(vec![zero.guest.regions(&zero.scene.sides[0], 0)]));
+    zero.scene.a.rx.set_rdma(tables);
+    zero.scene.sides[0].device.resume();
+    set_time(BEGIN + GIVE_UP + 1);
+    assert_eq!(zero.scene.a.rx.post(&first.frame), Posted::Later);
+    assert_eq!((zero.completed(), pair.is_failed()), (vec![], false));
+    zero.scene.a.rx.flush();
+    assert_eq!(zero.completed(), [Completed::Done]);
+    assert_eq!(zero.scene.a.send(&second), Posted::Later, "by RDMA");
 }
 
 /// It ends none of its sends, not even with a failed queue pair.
