@@ -213,7 +213,7 @@ impl Guests {
         }
         if guest.is_in_order {
             return Err(Why::lasting(
-                "the front end negotiated VIRTIO_F_IN_ORDER before the contract had zero-copy: connect it anew",
+                "the guest's driver negotiated VIRTIO_F_IN_ORDER before the contract had zero-copy: restart the VM, or load the driver anew",
             ));
         }
         Ok(Offer { is_held: guest.is_held, ..offer.clone() })
