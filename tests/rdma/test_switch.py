@@ -51,8 +51,13 @@ class Pair:
         self.hosts = [GuestHost(guest, f"h{number}", OPTIONS, netns=f"h{number}") for number in (1, 2)]
         for number, host in enumerate(self.hosts, 1):
             guest.run(f"umask 077; echo {KEY} >{host.folder}/key")
-            guest.run(f"cat >{host.folder}/c.toml <<'EOF'\n{contracts(number, host.folder)}\nEOF")
-            host.run(f"apply -f {host.folder}/c.toml")
+            self.apply(number)
+
+    def apply(self, number: int, more: str = "") -> None:
+        """Put the contracts of host `number` in force, that of its vNIC with `more`."""
+        host = self.hosts[number - 1]
+        self.guest.run(f"cat >{host.folder}/c.toml <<'EOF'\n{contracts(number, host.folder, more)}\nEOF")
+        host.run(f"apply -f {host.folder}/c.toml")
 
     def bench(self, number: int, words: str) -> str:
         """The command of a VM at host `number`."""
@@ -143,14 +148,14 @@ def mac(number: int) -> str:
     return f"52:54:00:0f:00:{number:02x}"
 
 
-def contracts(number: int, folder: str) -> str:
-    """The contracts of host `number`."""
+def contracts(number: int, folder: str, more: str = "") -> str:
+    """The contracts of host `number`, that of its vNIC with `more`."""
     return (
         f'[uplink.net0]\nlocal = "{address(number)}"\nrate = "10gbit"\nmtu = 4200\nrdma = "rxe0"\n'
         f'[uplink.net0.peer.far]\naddress = "{address(3 - number)}"\n'
         f'[segment.{SEGMENT}]\nkey-file = "{folder}/key"\n'
         f'[vnic.{NAMES[number - 1]}]\nattach = {{ vhost-user = "{folder}/vm.sock" }}\nmac = "{mac(number)}"\n'
-        f'segment = {SEGMENT}\nmtu = {MTU}\ntransport = "rdma"\n'
+        f'segment = {SEGMENT}\nmtu = {MTU}\ntransport = "rdma"\n{more}'
     )
 
 
@@ -173,6 +178,34 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 def test_frames_go_by_rdma(pair: Pair) -> None:
     """Both ways, from switches without rights."""
     pair.exchange()
+
+
+def test_zero_copy(pair: Pair) -> None:
+    """The device reads the payload where the guest has it: the switch copies heads alone."""
+    for number in (1, 2):
+        pair.apply(number, "zero-copy = true\n")
+    # Guests' memory is registered after a second or so: until then, copies are made.
+    pair.begin(2, "answer --frame 1500")
+    end = time.monotonic() + 120
+    while True:
+        before = [pair.rdma(number)["counts"] for number in (1, 2)]
+        asked = pair.bench(1, "ask --frame 1500 --count 300")
+        report = json.loads(pair.guest.run(asked, timeout=120))
+        after = [pair.rdma(number)["counts"] for number in (1, 2)]
+        delta = [{key: now[key] - then[key] for key in now} for now, then in zip(after, before, strict=True)]
+        if min(one["zero_copied_out"] for one in delta) >= 100:
+            break
+        assert time.monotonic() < end, f"{delta}\n{pair.hosts[0].run('vnic show a')}\n{pair.hosts[0].log()}"
+    assert report["lost"] == 0, report
+    for one in delta:
+        gathered, copied = one["zero_copied_out"], one["sent"] - one["zero_copied_out"]
+        assert one["zero_copied_out_bytes"] >= gathered * (1500 - 192)
+        assert one["copied_out"] <= gathered * (192 + 32) + copied * (1500 + 32)
+    for host in pair.hosts:
+        assert "denied system call" not in pair.guest.run(f"cat {host.folder}/switch.log")
+    pair.end(2)
+    for number in (1, 2):
+        pair.apply(number)
 
 
 @pytest.mark.nightly
