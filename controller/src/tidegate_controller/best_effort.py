@@ -10,7 +10,7 @@
 from collections.abc import Mapping
 
 from tidegate_controller import events as ev
-from tidegate_controller.decide.layout import arrange, as_kept
+from tidegate_controller.decide.layout import arrange, as_kept, of_vlan, to_host
 from tidegate_controller.decide.move import Order
 from tidegate_controller.decide.phases import Phase
 from tidegate_controller.decide.places import Places
@@ -42,9 +42,9 @@ class BestEffort:
         """Takes over what was kept. Raises `ValueError`."""
         engine = self._engine
         for one in tagged.hosts:
-            engine.tags.claim(one.tag, _to(one.host))
+            engine.tags.claim(one.tag, to_host(one.host))
         for vlan in tagged.vlans:
-            engine.tags.claim(vlan.tag, _of(vlan.vlan))
+            engine.tags.claim(vlan.tag, of_vlan(vlan.vlan))
         engine.plain_tags |= tagged.tags
         for host, there in sorted(behind.items()):
             self.places.tell(host, there)
@@ -96,11 +96,3 @@ class BestEffort:
         if layout.tagged != before:
             engine.effects.append(ev.SaveTagged(layout.tagged))
         return plain.follow(topology, behind, layout)
-
-
-def _to(host: str) -> str:
-    return f"best effort to {host}"
-
-
-def _of(vlan: int) -> str:
-    return f"broadcast of VLAN {vlan}"

@@ -2,8 +2,6 @@
 //!
 //! ```text
 //!  new ─▶ INIT ─▶ RTR ─▶ RTS ── fail ─▶ ERR: what was posted is flushed
-//!          ▲ renew: the same number, nothing posted     │
-//!          └──── RESET ◀────────────────────────────────┘
 //! ```
 
 use crate::real::Pieces;
@@ -182,23 +180,6 @@ impl QueuePair {
             Inner::Real(pair) => pair.fail(),
             #[cfg(feature = "simulated")]
             Inner::Simulated(pair) => pair.fail(),
-        }
-    }
-
-    /// Brings it, whatever its state is, back to where it began, with another key: its number stays, and nothing is posted.
-    /// Once this returns, the device neither reads nor writes what was posted before. Of that, requests which have no
-    /// completion yet get none; completions that were not taken may still come, or not, as the device likes. After
-    /// [`fail`](Self::fail), and when as many completions as requests were taken, there is neither. No thread posts meanwhile.
-    ///
-    /// # Errors
-    /// The device went away, or refuses: the queue pair may then neither send nor receive, and can be renewed again or
-    /// dropped. [`Error::QKey`].
-    pub fn renew(&self, q_key: u32) -> Result<(), Error> {
-        checked(q_key)?;
-        match &self.inner {
-            Inner::Real(pair) => pair.renew(q_key),
-            #[cfg(feature = "simulated")]
-            Inner::Simulated(pair) => pair.renew(q_key),
         }
     }
 

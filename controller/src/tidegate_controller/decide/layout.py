@@ -71,6 +71,16 @@ class Layout:
         return Tagged(tuple(sorted(hosts)), tuple(sorted(vlans)))
 
 
+def to_host(host: str) -> str:
+    """Returns the owner of the tag of a host's ways."""
+    return f"best effort to {host}"
+
+
+def of_vlan(vlan: int) -> str:
+    """Returns the owner of the tag of a VLAN's tree."""
+    return f"broadcast of VLAN {vlan}"
+
+
 def at_switches(topology: Topology, hosts: Iterable[str]) -> dict[str, Port]:
     """Returns ports of those hosts that are at a switch; where a link was seen there is no host."""
     between = {port for link in topology.links for port in (link.source, link.target)}
@@ -109,7 +119,7 @@ def arrange(before: Layout, topology: Topology, behind: Mapping[str, Behind], ta
             ways[host] = kept
             continue
         number = old.number if old is not None else next(free, None)
-        tag = take(f"best effort to {host}") if number is not None else None
+        tag = take(to_host(host)) if number is not None else None
         if number is not None and tag is not None:
             ways[host] = Way(number, tag, end, ports, vlans)
             last = last if old is not None else number
@@ -157,7 +167,7 @@ def _trees(
         old = before.trees.get(vlan)
         if old is not None and old.links is links:
             trees[vlan] = old
-        elif (tag := take(f"broadcast of VLAN {vlan}")) is not None:
+        elif (tag := take(of_vlan(vlan))) is not None:
             trees[vlan] = Tree(tag, links)
         else:
             missing = True

@@ -47,7 +47,7 @@ Name = tuple[str, object]
 Parts = dict[str, dict[Name, frozenset[Rule]]]
 """By switch. No two parts have rules with one key."""
 Make = Callable[..., frozenset[Rule]]
-Once = Callable[..., frozenset[Rule]]
+"""Makes a part; with the maker as the first argument, the one that remembers what it made."""
 
 
 class Plain(Phases):
@@ -177,7 +177,7 @@ def _of_host(
     carried: Mapping[str, frozenset[int]],
     front: Parts,
     ways: Parts,
-    once: Once,
+    once: Make,
 ) -> None:
     """Adds the parts of one host."""
     front[end.switch]["host", host] = once(_here, end.number, places)
@@ -252,7 +252,7 @@ def _of_vlan(
     layout: Layout,
     front: Parts,
     ways: Parts,
-    once: Once,
+    once: Make,
 ) -> None:
     """Adds the parts of one VLAN's broadcasts."""
     tree = layout.trees.get(vlan)

@@ -1,4 +1,4 @@
-"""VLAN ids of paths' generations.
+"""VLAN ids between switches, of paths' generations and of best effort between plain NICs.
 
 ```text
  free ─take, claim─▶ in use, until no frame and no rule has it ─free─▶ free, the last of all
@@ -16,7 +16,7 @@ class TagsUsedUp(Exception):
 
     def __init__(self, used: int, hosts: int) -> None:
         plain = f", or are VLANs of plain NICs ({hosts})" if hosts else ""
-        super().__init__(f"all {used} VLAN ids for paths are in use{plain}: release one")
+        super().__init__(f"all {used} VLAN ids between switches are in use{plain}: release a path")
 
 
 class Tags:
@@ -49,7 +49,7 @@ class Tags:
         return tag
 
     def claim(self, tag: int, owner: str) -> None:
-        """Takes this id, for a path of before a restart. Raises `ValueError` if it is in use."""
+        """Takes this id, for an owner of before a restart. Raises `ValueError` if it is in use."""
         if tag not in self._free:
             holder = self._owners.get(tag, "out of range")
             raise ValueError(f"VLAN id {tag} is not free for {owner}: {holder}")
@@ -57,7 +57,7 @@ class Tags:
         self._owners[tag] = owner
 
     def hand_on(self, tag: int, owner: str) -> None:
-        """Gives an id to the next generation, which keeps the way."""
+        """Gives an id to the next generation of a path, which keeps the way."""
         self._in_use(tag)
         self._owners[tag] = owner
 
@@ -68,7 +68,7 @@ class Tags:
         self._free.insert(0, tag)
 
     def owners(self) -> dict[int, str]:
-        """Returns the generation that has each id in use."""
+        """Returns the owner of each id in use."""
         return dict(self._owners)
 
     def _in_use(self, tag: int) -> None:

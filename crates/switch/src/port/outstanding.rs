@@ -91,8 +91,9 @@ pub struct Outstanding {
 impl Outstanding {
     /// Returns room for a link that holds up to `depth` frames, each for at most `longest` ns: nothing is allocated later.
     pub fn new(depth: usize, longest: u64) -> Self {
-        // An ended frame is behind a held one of its own.
-        Self { entries: VecDeque::with_capacity(2 * depth), held: 0, bytes: 0, depth, longest }
+        // Beside those held: frames that ended behind parts which were there when the oldest came, or came since; fewer than
+        // `depth` of both kinds.
+        Self { entries: VecDeque::with_capacity(3 * depth), held: 0, bytes: 0, depth, longest }
     }
 
     /// Whether nothing waits for the link.

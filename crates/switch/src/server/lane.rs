@@ -77,7 +77,7 @@ impl Lane {
         Ok(Self { device: name.into(), local, setup, stuck: AtomicBool::new(false), shown: Mutex::default() })
     }
 
-    /// Returns most bytes of a datagram of the lane that [`of`](Self::of) would make for an uplink now; 0 if it would make none.
+    /// Returns the most bytes of a datagram of the lane that [`of`](Self::of) would make for an uplink now; 0 if it would make none.
     pub(super) fn offered<'a>(
         uplink: &Uplink,
         find: impl FnOnce(&str) -> Result<&'a Arc<Device>, String>,

@@ -302,7 +302,6 @@ pub(super) const MASK_PORT: c_int = 1 << 5;
 pub(super) const MASK_QKEY: c_int = 1 << 6;
 pub(super) const MASK_SQ_PSN: c_int = 1 << 16;
 /// Of `ibv_qp_state`.
-pub(super) const STATE_RESET: c_uint = 0;
 pub(super) const STATE_INIT: c_uint = 1;
 pub(super) const STATE_READY_TO_RECEIVE: c_uint = 2;
 pub(super) const STATE_READY_TO_SEND: c_uint = 3;

@@ -4,7 +4,7 @@ use super::batch::{Batch, Request};
 use super::layout::{
     Capacities, Element, InitAttributes, MASK_PKEY_INDEX, MASK_PORT, MASK_QKEY, MASK_SQ_PSN, MASK_STATE,
     PairAttributes, ReceiveRequest, SEND, SIGNALED, STATE_ERROR, STATE_INIT, STATE_READY_TO_RECEIVE,
-    STATE_READY_TO_SEND, STATE_RESET, SendRequest, UNRELIABLE_DATAGRAM,
+    STATE_READY_TO_SEND, SendRequest, UNRELIABLE_DATAGRAM,
 };
 use super::objects::{Domain, PORT, Pair};
 use super::{Address, CompletionQueue, Device, Region};
@@ -91,12 +91,6 @@ impl QueuePair {
 
     pub(crate) fn fail(&self) -> Result<(), Error> {
         self.pair.modify(PairAttributes { qp_state: STATE_ERROR, ..PairAttributes::default() }, MASK_STATE)
-    }
-
-    pub(crate) fn renew(&self, q_key: u32) -> Result<(), Error> {
-        self.pair
-            .modify(PairAttributes { qp_state: STATE_RESET, ..PairAttributes::default() }, MASK_STATE)?;
-        self.make_ready(q_key)
     }
 
     /// Posts datagrams, up to the first one that is refused.

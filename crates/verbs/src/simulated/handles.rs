@@ -282,19 +282,6 @@ impl QueuePair {
         })
     }
 
-    pub(crate) fn renew(&self, q_key: u32) -> Result<(), Error> {
-        let call = "ibv_modify_qp";
-        let refused = self.device.check(call);
-        let mut network = self.device.fabric().lock();
-        network.check_present(self.device.index()).map_err(|error| Error::Call { call, error })?;
-        network.renew(self.device.index(), self.number, q_key);
-        // The first of several calls was done.
-        if refused.is_err() {
-            network.fail(self.device.index(), self.number);
-        }
-        refused
-    }
-
     pub(crate) fn fail(&self) -> Result<(), Error> {
         self.device.check("ibv_modify_qp")?;
         self.device.fabric().lock().fail(self.device.index(), self.number);

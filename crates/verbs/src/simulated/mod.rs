@@ -17,7 +17,6 @@
 //! - The first 20 bytes of an IPv4 datagram's GRH are garbage. Each address has a GID of RoCE v1 as well.
 //! - Parts of another device, and bytes beyond a region, are refused, as by the real half. A region that is gone is not.
 //! - A send that fails brings its queue pair into the error state; what is posted there is flushed.
-//! - A queue pair that is renewed forgets what is posted; completions that wait stay, and set no place free.
 //!
 //! Regions over memory of others go by the mapping, where real ones have pinned its pages.
 //!

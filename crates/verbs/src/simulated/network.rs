@@ -227,15 +227,14 @@ impl Network {
             (None, Some(bytes)) => bytes,
             (failure, _) => {
                 let status = failure.unwrap_or(LOCAL_PROTECTION);
-                let (covers, life) = (1 + std::mem::take(&mut pair.untold), pair.life);
+                let covers = 1 + std::mem::take(&mut pair.untold);
                 let completion = unsuccessful(request.id, status, number);
-                self.complete(queue, Told { completion, is_receive: false, covers, life });
+                self.complete(queue, Told { completion, is_receive: false, covers });
                 return self.fail(device, number);
             }
         };
         pair.untold += 1;
         let covers = if request.is_signalled { std::mem::take(&mut pair.untold) } else { 0 };
-        let life = pair.life;
         machine.counters.datagrams += 1;
         machine.counters.bytes += bytes.len() as u64;
         let (is_active, mtu) = (machine.is_active, machine.mtu);
@@ -250,7 +249,7 @@ impl Network {
         }
         if covers > 0 {
             let completion = Completion { id: request.id, queue_pair: number, ..Completion::default() };
-            self.complete(queue, Told { completion, is_receive: false, covers, life });
+            self.complete(queue, Told { completion, is_receive: false, covers });
         }
     }
 
@@ -305,7 +304,7 @@ impl Network {
             return Fate::WrongKey;
         }
         let Some(request) = pair.receives.next() else { return Fate::NoBuffer };
-        let (queue, life) = (pair.receive_queue, pair.life);
+        let queue = pair.receive_queue;
         let bytes = [&datagram.grh(), &datagram.bytes[..]].concat();
         let room: usize = request.pieces.iter().map(|piece| piece.len as usize).sum();
         let status = if bytes.len() > room {
@@ -318,7 +317,7 @@ impl Network {
         };
         if status != Status::Success {
             let completion = unsuccessful(request.id, status, number);
-            self.complete(queue, Told { completion, is_receive: true, covers: 1, life });
+            self.complete(queue, Told { completion, is_receive: true, covers: 1 });
             self.fail(device, number);
             return Fate::BadBuffer;
         }
@@ -330,7 +329,7 @@ impl Network {
             queue_pair: number,
             source: datagram.source,
         };
-        self.complete(queue, Told { completion, is_receive: true, covers: 1, life });
+        self.complete(queue, Told { completion, is_receive: true, covers: 1 });
         Fate::Delivered
     }
 
@@ -342,19 +341,10 @@ impl Network {
         }
     }
 
-    /// Takes all that is posted from a queue pair without a word, and makes it ready with another key. Completions that
-    /// wait stay.
-    pub fn renew(&mut self, device: usize, number: u32, q_key: u32) {
-        if let Some(pair) = self.machines[device].pairs.get_mut(&number) {
-            pair.renew(q_key);
-        }
-    }
-
     /// Completes all that is posted as flushed: also sends that were not to be told.
     fn flush(&mut self, device: usize, number: u32) {
         loop {
             let Some(pair) = self.machines[device].pairs.get_mut(&number) else { return };
-            let life = pair.life;
             let (queue, id, is_receive, covers) = if let Some(request) = pair.sends.next() {
                 (pair.send_queue, request.id, false, 1 + std::mem::take(&mut pair.untold))
             } else if let Some(request) = pair.receives.next() {
@@ -363,7 +353,7 @@ impl Network {
                 return;
             };
             let completion = unsuccessful(id, Status::Flushed, number);
-            self.complete(queue, Told { completion, is_receive, covers, life });
+            self.complete(queue, Told { completion, is_receive, covers });
         }
     }
 
@@ -396,7 +386,6 @@ impl Network {
             taken += 1;
             let Some(pair) = self.machines[device].pairs.get_mut(&place.queue_pair) else { continue };
             match told.is_receive {
-                _ if told.life != pair.life => {}
                 true => pair.receives.release(told.covers),
                 false => pair.sends.release(told.covers),
             }

@@ -66,11 +66,6 @@ impl<R> Requests<R> {
         Self { depth, used: 0, posted: VecDeque::new() }
     }
 
-    /// Forgets all.
-    fn clear(&mut self) {
-        (self.used, self.posted) = (0, VecDeque::new());
-    }
-
     /// Adds a request. Returns whether it had a place.
     #[must_use]
     pub fn post(&mut self, request: R) -> bool {
@@ -122,8 +117,6 @@ pub struct Pair {
     pub has_failed: bool,
     /// What the next sends fail with.
     pub failures: VecDeque<Status>,
-    /// How often it was renewed.
-    pub life: u64,
 }
 
 impl Pair {
@@ -133,16 +126,7 @@ impl Pair {
         let [sends, receives] = depths;
         let (sends, receives) = (Requests::new(sends), Requests::new(receives));
         let failures = VecDeque::new();
-        let (untold, has_failed, life) = (0, false, 0);
-        Self { q_key, send_queue, receive_queue, sends, receives, untold, has_failed, failures, life }
-    }
-
-    /// Forgets all that is posted, and is ready with another key.
-    pub fn renew(&mut self, q_key: u32) {
-        self.sends.clear();
-        self.receives.clear();
-        self.failures.clear();
-        (self.q_key, self.untold, self.has_failed, self.life) = (q_key, 0, false, self.life + 1);
+        Self { q_key, send_queue, receive_queue, sends, receives, untold: 0, has_failed: false, failures }
     }
 }
 

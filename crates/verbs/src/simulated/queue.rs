@@ -24,8 +24,6 @@ pub struct Told {
     pub is_receive: bool,
     /// Requests that are done by it: itself, and sends before it that were not to be told.
     pub covers: u32,
-    /// The life of its queue pair, as that counts them: what was taken in an earlier one frees no place.
-    pub life: u64,
 }
 
 /// A completion queue.

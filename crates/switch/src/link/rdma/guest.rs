@@ -76,12 +76,8 @@ impl GuestRegions {
     /// Returns the region that has all bytes of a span, and the place of the first one in it.
     #[inline]
     pub fn find(&self, span: &Span) -> Option<(&Region, usize)> {
-        let regions = &self.registered.regions;
-        let at = regions.partition_point(|region| region.start().addr() <= span.ptr.addr());
-        let region = regions.get(at.checked_sub(1)?)?;
-        let from = span.ptr.addr() - region.start().addr();
-        let left = region.len().checked_sub(from)?;
-        (span.len as usize <= left).then_some((region, from))
+        let (number, from) = self.locate(span, 0)?;
+        Some((self.region(number)?, from))
     }
 
     /// Returns the number of the region that has all bytes of a span, and the place of the first one in it; the region of the

@@ -44,6 +44,7 @@ pub const LENT: u64 = 2_000_000_000;
 pub const HELD: usize = SENDS as usize;
 /// Longest time for which a worker stays awake for the completions of replaced tables (ns): as long as they wait for these.
 const SETTLE: u64 = LENT;
+
 /// A lane's frames to members.
 pub struct Outgoing {
     sends: Arc<CompletionQueue>,

@@ -79,9 +79,7 @@ impl Retiring {
             }
         }
     }
-}
 
-impl Retiring {
     /// Whether the queue pairs are destroyed with the tables, before what the device reads.
     fn has_last_pairs(&self) -> bool {
         let is_last = |old: &Arc<Tables>| {

@@ -10,6 +10,7 @@
 //! device uses that. A link, or a part of it that has requests under way, uses it as long as it has the
 //! [`GuestRegions`](crate::link::rdma::GuestRegions). What a front end does costs no other thread more than a lock for a moment.
 
+use super::locked::{Budget, Locked};
 use crate::fdb::PortIndex;
 use crate::vhost_user::errands::Errands;
 use crate::virtio::GuestMemory;
@@ -21,19 +22,13 @@ use std::time::Duration;
 /// Longest wait until no device uses a guest's memory. A device that is not done by then is [stuck](super::turn).
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Locked memory (bytes) that guests leave to queue pairs and their buffers, if it is limited: as much as one uplink may need,
-/// twice. So no guest keeps other vNICs from RDMA.
-const SPARE: u64 = 128 << 20;
-
 /// The guests of all ports.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Guests {
     guests: Mutex<BTreeMap<PortIndex, Guest>>,
     changed: Condvar,
-    /// Bytes that are locked, or about to be.
-    locked: Mutex<u64>,
-    /// Most bytes that the process may lock; `None` without a limit.
-    lockable: Option<u64>,
+    /// Locked memory that they may have.
+    budget: Arc<Budget>,
 }
 
 /// What a port's front end has.
@@ -110,13 +105,6 @@ pub(super) struct Use {
     kind: Kind,
 }
 
-/// Bytes of locked memory. Given back by its drop.
-#[derive(Debug)]
-pub(super) struct Locked {
-    guests: Arc<Guests>,
-    bytes: u64,
-}
-
 /// Keeps links from a port's memory.
 pub(in crate::server) struct Held<'a> {
     guests: &'a Guests,
@@ -126,7 +114,7 @@ pub(in crate::server) struct Held<'a> {
 impl Guests {
     /// Returns no guests, of a process that may lock so many bytes of memory.
     pub(super) fn new(lockable: Option<u64>) -> Arc<Self> {
-        Arc::new(Self { lockable, ..Self::default() })
+        Arc::new(Self { budget: Budget::new(lockable), ..Self::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PortIndex, Guest>> {
@@ -225,7 +213,7 @@ impl Guests {
         }
         if guest.is_in_order {
             return Err(Why::lasting(
-                "the front end negotiated VIRTIO_F_IN_ORDER before the contract had zero-copy: connect it anew",
+                "the guest's driver negotiated VIRTIO_F_IN_ORDER before the contract had zero-copy: restart the VM, or load the driver anew",
             ));
         }
         Ok(Offer { is_held: guest.is_held, ..offer.clone() })
@@ -252,39 +240,13 @@ impl Guests {
     }
 }
 
-impl Guests {
-    fn locked(&self) -> MutexGuard<'_, u64> {
-        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes `bytes` of locked memory.
-    ///
-    /// # Errors
-    /// Guests would have too much: the limit.
-    fn take_locked(self: &Arc<Self>, bytes: u64) -> Result<Locked, u64> {
-        let mut locked = self.locked();
-        let after = locked.saturating_add(bytes);
-        if let Some(limit) = self.lockable.filter(|limit| after > limit.saturating_sub(SPARE)) {
-            return Err(limit);
-        }
-        *locked = after;
-        Ok(Locked { guests: self.clone(), bytes })
-    }
-}
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        *self.guests.locked() -= self.bytes;
-    }
-}
-
 impl Use {
     /// Takes `bytes` of locked memory.
     ///
     /// # Errors
     /// Guests would have too much: the limit.
     pub(super) fn take_locked(&self, bytes: u64) -> Result<Locked, u64> {
-        self.guests.take_locked(bytes)
+        self.guests.budget.take(bytes)
     }
 
     /// Notes that `memory` is registered now. `false` if its front end has it no more: it is to be deregistered.
@@ -323,7 +285,6 @@ impl Drop for Held<'_> {
 mod tests {
     use super::*;
     use crate::virtio::memory::RegionSpec;
-    use proptest::prelude::*;
     use std::sync::atomic::{AtomicBool, Ordering};
     use tidegate_frontend::memory::SharedMemory;
 
@@ -406,30 +367,5 @@ mod tests {
         guests.set_memory(PORT, &memory, &Errands::new("a"));
         guests.set_running(PORT, 0, true);
         assert_eq!(why(), "", "the next front end begins anew");
-    }
-
-    proptest! {
-        /// Guests never have more of the limit than queue pairs leave, and give all back.
-        #[test]
-        fn locked_memory_is_left_for_queue_pairs(
-            wishes in prop::collection::vec((0..SPARE, any::<bool>()), 0..40),
-            limit in prop::option::of(0..SPARE * 8),
-        ) {
-            let guests = Guests::new(limit);
-            let mut taken: Vec<Locked> = vec![];
-            for (bytes, gives_back) in wishes {
-                if gives_back {
-                    taken.pop();
-                }
-                let before: u64 = taken.iter().map(|locked| locked.bytes).sum();
-                let fits = limit.is_none_or(|limit| before + bytes + SPARE <= limit);
-                let got = guests.take_locked(bytes);
-                // Nothing fits into any limit.
-                prop_assert!(got.is_ok() == fits || bytes + before == 0);
-                taken.extend(got);
-            }
-            drop(taken);
-            prop_assert_eq!(*guests.locked(), 0);
-        }
     }
 }

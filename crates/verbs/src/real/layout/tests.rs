@@ -219,7 +219,6 @@ fn numbers(rows: &mut Rows) {
         ("IBV_LINK_LAYER_ETHERNET", LINK_ETHERNET.into()),
         ("IBV_GID_TYPE_ROCE_V2", GID_ROCE_V2),
         ("IBV_QPT_UD", UNRELIABLE_DATAGRAM),
-        ("IBV_QPS_RESET", STATE_RESET),
         ("IBV_QPS_INIT", STATE_INIT),
         ("IBV_QPS_RTR", STATE_READY_TO_RECEIVE),
         ("IBV_QPS_RTS", STATE_READY_TO_SEND),

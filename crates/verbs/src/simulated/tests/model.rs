@@ -26,7 +26,6 @@ enum Event {
     Down(usize, bool),
     FailNextSend(usize),
     Break(usize),
-    Renew(usize),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -48,8 +47,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => at.clone().prop_map(Event::Resume),
         1 => (at.clone(), any::<bool>()).prop_map(|(at, is_active)| Event::Down(at, is_active)),
         1 => at.clone().prop_map(Event::FailNextSend),
-        1 => at.clone().prop_map(Event::Break),
-        1 => at.prop_map(Event::Renew),
+        1 => at.prop_map(Event::Break),
     ]
 }
 
@@ -57,10 +55,6 @@ fn event() -> impl Strategy<Value = Event> {
 #[derive(Default)]
 struct Requests {
     open: VecDeque<(u64, bool)>,
-    /// Those of earlier lives of the queue pair: done, with a completion that waits, or forgotten.
-    old: VecDeque<(u64, bool)>,
-    /// The first one of this life.
-    first: u64,
     next: u64,
 }
 
@@ -70,25 +64,8 @@ impl Requests {
         self.next += 1;
     }
 
-    fn renew(&mut self) {
-        self.old.append(&mut self.open);
-        self.first = self.next;
-    }
-
-    /// A completion came: it is of the oldest that is to be told, or of one that failed before that. Those of earlier lives
-    /// come first, but for the forgotten ones.
+    /// A completion came: it is of the oldest that is to be told, or of one that failed before that.
     fn complete(&mut self, completion: &Completion) -> Result<(), TestCaseError> {
-        if completion.id < self.first {
-            let at = self.old.iter().position(|(id, _)| *id == completion.id);
-            let Some(at) = at else {
-                return Err(TestCaseError::fail(format!("{completion:?} came twice, or late")));
-            };
-            let (id, is_signalled) = self.old[at];
-            prop_assert!(is_signalled || completion.status != Status::Success, "not to be told: {id}");
-            self.old.drain(..=at);
-            return Ok(());
-        }
-        self.old.clear();
         while let Some((id, is_signalled)) = self.open.pop_front() {
             if id == completion.id {
                 prop_assert!(is_signalled || completion.status != Status::Success, "not to be told: {id}");
@@ -112,8 +89,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let fabric = Fabric::new();
-        // Completions of all events have room: those of earlier lives may wait.
-        let sides = ["192.0.2.1", "192.0.2.2"].map(|address| Side::with(&fabric, address, [256, 256]));
+        let sides = ["192.0.2.1", "192.0.2.2"].map(|address| Side::new(&fabric, address));
         Self { fabric, sides, sends: Default::default(), receives: Default::default(), came: 0 }
     }
 
@@ -176,13 +152,6 @@ impl Scene {
             Event::FailNextSend(at) => {
                 let number = self.sides[at].pair.number();
                 assert!(self.sides[at].orders.fail_next_send(number, Status::Failed(9)));
-            }
-            Event::Renew(at) => {
-                let pair = &self.sides[at].pair;
-                pair.renew(KEY).unwrap();
-                prop_assert_eq!(self.sides[at].orders.posted(pair.number()), Some((0, 0)));
-                self.sends[at].renew();
-                self.receives[at].renew();
             }
             Event::Break(at) => {
                 assert!(self.sides[at].orders.break_queue_pair(self.sides[at].pair.number()));

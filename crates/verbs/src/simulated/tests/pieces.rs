@@ -111,13 +111,13 @@ fn a_device_says_how_many_pieces_it_takes() {
 #[test]
 fn a_write_to_the_device_takes_so_many_requests_and_pieces() {
     let (_, a, b) = sides();
-    let (sender, to, one) = (pair(&a, PIECES), a.to(&b), Piece { region: &a.region, from: 0, len: 1 });
+    let (to, one) = (a.to(&b), Piece { region: &a.region, from: 0, len: 1 });
     for (requests, pieces, writes) in
         [(BATCH, ELEMENTS / BATCH, 1), (BATCH + 1, 1, 2), (BATCH, PIECES as usize, 2), (1, 16, 1)]
     {
         let pieces = vec![one; pieces];
         let send = Send { id: 0, pieces: &pieces, is_signalled: false, to: &to, queue_pair: 1, q_key: KEY };
-        sender.renew(KEY).unwrap();
+        let sender = pair(&a, PIECES);
         let before = a.orders.counters().doorbells;
         // SAFETY: the test does not write there.
         unsafe { sender.post_send(&vec![send; requests]) }.unwrap();
@@ -171,31 +171,4 @@ fn the_owner_of_memory_stays_until_the_region_goes() {
     // SAFETY: the same.
     let refused = unsafe { Region::over(&a.device, start, 5, owner.clone(), Access::Write) };
     assert_eq!((number(refused), Arc::strong_count(&owner)), (libc::ENOMEM, 1));
-}
-
-#[test]
-fn completions_of_an_earlier_life_free_no_place() {
-    let (_, a, b) = sides();
-    (0..4).for_each(|n| a.post_send(&b, n, b"x", true).unwrap());
-    a.pair.renew(KEY).unwrap();
-    (0..4).for_each(|n| a.post_send(&b, n, b"x", true).unwrap());
-    assert_eq!(a.sends.poll(&mut [Completion::default(); 4]).unwrap(), 4, "of the earlier life");
-    assert!(a.post_send(&b, 4, b"x", true).is_err(), "all places are taken");
-    assert_eq!(done(&a.sends).len(), 4);
-    a.post_send(&b, 4, b"x", true).unwrap();
-}
-
-#[test]
-fn a_renewal_that_is_refused_leaves_a_queue_pair_that_has_failed() {
-    let (_, a, b) = sides();
-    b.orders.refuse("ibv_modify_qp", libc::ENOMEM);
-    assert_eq!(number(b.pair.renew(KEY)), libc::ENOMEM);
-    a.send(&b, b"x");
-    assert_eq!((b.orders.fates().of(simulated::Fate::Failed), done(&b.receives)), (1, vec![]));
-    b.pair.renew(KEY).unwrap();
-    b.post_receive(0).unwrap();
-    a.send(&b, b"y");
-    assert_eq!(b.payloads(), [b"y"]);
-    b.orders.unplug();
-    assert_eq!(number(b.pair.renew(KEY)), libc::EIO);
 }
