@@ -234,6 +234,15 @@ impl Making {
         }
     }
 
+    /// Ends what the device has of failed queue pairs. Before all that takes a lock: a thread that waits for their frames may hold
+    /// the one which other tables, and ends of landings, need.
+    pub(super) fn end_failed(&self) {
+        for (pair, _) in self.pairs.values().filter(|(pair, _)| pair.is_failed()) {
+            // A device that is gone has nothing.
+            let _ = pair.fail();
+        }
+    }
+
     fn note_failures(&mut self, wished: &Wished, now: u64) {
         for (port, (pair, _)) in &self.pairs {
             if pair.is_failed() {
@@ -244,9 +253,6 @@ impl Making {
                     "queue pair failed; another one takes its place"
                 );
                 self.failures.entry(*port).or_default().note(now);
-                // At once, without a lock: a thread that waits for its frames may hold the one which other tables need. A device
-                // that is gone has nothing.
-                let _ = pair.fail();
             }
         }
     }

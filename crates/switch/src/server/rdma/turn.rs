@@ -193,6 +193,7 @@ impl Switch {
         let is_there = |(name, making): &(String, Making)| {
             wished.iter().any(|wished| wished.name == *name && Arc::ptr_eq(&wished.lane, &making.lane))
         };
+        makings.values().for_each(Making::end_failed);
         let gone: BTreeMap<_, _>;
         (*makings, gone) = std::mem::take(makings).into_iter().partition(is_there);
         leaving.extend(gone.into_values());

@@ -715,11 +715,14 @@ fn the_longest_datagram_finds_room() {
     assert_eq!(landed.scene.fabric.forge(landed.scene.datagram(&frame)), Fate::Delivered);
     landed.turn(|_| End::Posted);
     assert_eq!(landed.guest.reap()[0].1, frame);
-    // One that is longer costs the queue pair, as with the switch's own buffers.
+    // One that is longer is refused, and costs nothing else, as with the switch's own buffers.
     let longer = [&frame[..], &[0]].concat();
     landed.scene.fabric.forge(landed.scene.datagram(&longer));
     landed.turn(|_| End::Posted);
-    assert!(landed.scene.tables[1].pairs()[0].is_failed());
+    assert!(!landed.scene.tables[1].pairs()[0].is_failed());
     assert_eq!(landed.guest.reap(), []);
+    assert_eq!(landed.scene.fabric.forge(landed.scene.datagram(&frame)), Fate::Delivered);
+    landed.turn(|_| End::Posted);
+    assert_eq!(landed.guest.reap()[0].1, frame);
     landed.end();
 }
