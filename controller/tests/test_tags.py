@@ -70,7 +70,8 @@ def test_vlans_of_hosts_are_no_tags() -> None:
     """Those of paths never, those that are only announced last."""
     tags = Tags(1, 5)
     assert [tags.take(name, never={1}, avoid={2, 3}) for name in "abcd"] == [4, 5, 2, 3]
-    with pytest.raises(TagsUsedUp, match="all 4 VLAN ids between switches are in use, or are VLANs of plain NICs"):
+    used = "all 4 VLAN ids between switches are in use, or are VLANs of plain NICs"
+    with pytest.raises(TagsUsedUp, match=used):
         tags.take("e", never={1}, avoid={2, 3})
     assert tags.take("e") == 1
 
