@@ -291,3 +291,16 @@ fn buffers_of_a_device_that_is_taken_out_come_back() {
     assert!(began.elapsed() < 4 * PATIENCE);
     two.all_arrive(300);
 }
+
+/// A vNIC that is removed: the device is done before its front end hears of it.
+#[test]
+fn a_vnic_that_is_removed_has_its_buffers_back() {
+    let mut two = two_with(ZERO_COPY, &Options::default());
+    two.until_landing();
+    two.sides[1].guest.drain();
+    two.sides[1].host.switch.remove_port("b").unwrap();
+    assert_eq!(two.sides[1].device.foreign(), 0);
+    let ring = two.sides[1].guest.front.ring(0);
+    let empty = std::iter::from_fn(|| ring.reap()).filter(|used| used.len == 0).count();
+    assert!(empty > 10, "{empty} buffers came back");
+}

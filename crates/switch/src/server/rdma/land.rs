@@ -124,8 +124,10 @@ impl Switch {
     ) -> Option<T> {
         // The port moves to no other worker meanwhile.
         let table = self.lock();
-        let entry = table.entries.values().find(|entry| entry.index == port)?;
-        Some(self.workers[entry.worker].call_on(port, work))
+        let entry = table.entries.values().find(|entry| entry.index == port).map(|entry| entry.worker);
+        // One that is being removed waits for the device, which waits for its worker.
+        let removing = || table.removing.iter().find(|(index, _)| *index == port).map(|(_, worker)| *worker);
+        Some(self.workers[entry.or_else(removing)?].call_on(port, work))
     }
 
     /// The same of the worker of an uplink.
