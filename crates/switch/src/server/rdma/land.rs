@@ -103,11 +103,10 @@ impl Switch {
         }
         let entry = Entry { landing, queue_pair, guest, closed_at: None, is_cleared: false };
         making.landings.by_port.insert(port, entry);
-        // Before the look whether there may be any.
-        self.rdma.note_landing();
-        let refused = self.at_port(port, move |worker| worker.land(port, half).err());
-        let is_begun = matches!(refused, Some(None));
-        drop(refused);
+        let is_begun = self.rdma.note_landing() && {
+            let refused = self.at_port(port, move |worker| worker.land(port, half).err());
+            matches!(refused, Some(None))
+        };
         // A port's thread that holds the memory waits for the end, even if that was asked for just now.
         if !is_begun || making.is_held(port) || self.rdma.are_landings_off() {
             self.close_landing(making, port, clock());
