@@ -34,8 +34,9 @@ impl Switch {
             }
             let Some(entry) = making.landings.by_port.get_mut(&port) else { continue };
             let Some(since) = entry.closed_at else { continue };
-            if entry.landing.are_out() && !entry.is_cleared && now.saturating_sub(since) > LINGER {
-                entry.is_cleared = true;
+            if entry.landing.are_out() && now.saturating_sub(since.max(entry.cleared_at)) > LINGER {
+                // Again, until none is left: one may land until the queue pair is gone, and wait for its rate after that.
+                entry.cleared_at = now;
                 self.at_port(port, move |worker| worker.drop_to(port));
             }
             // A port that is gone has nothing left.
@@ -101,7 +102,7 @@ impl Switch {
         if knows != Some(true) {
             return Err("the link has another queue pair".into());
         }
-        let entry = Entry { landing, queue_pair, guest, closed_at: None, is_cleared: false };
+        let entry = Entry { landing, queue_pair, guest, closed_at: None, cleared_at: 0 };
         making.landings.by_port.insert(port, entry);
         let is_begun = self.rdma.note_landing() && {
             let refused = self.at_port(port, move |worker| worker.land(port, half).err());

@@ -29,8 +29,8 @@ pub(super) struct Entry {
     pub(super) guest: Arc<GuestRegions>,
     /// Since when nothing more is posted (ns).
     pub(super) closed_at: Option<u64>,
-    /// Frames to the port were dropped.
-    pub(super) is_cleared: bool,
+    /// When frames to the port were dropped last (ns).
+    pub(super) cleared_at: u64,
 }
 
 impl Landings {
