@@ -8,7 +8,7 @@
 //!
 //! A landing uses the memory like the link does: a port's thread that [holds](super::guests) the memory waits for this end, too.
 
-use super::landings::{Entry, LINGER, TRY_EVERY};
+use super::landings::{Entry, LINGER, TRY_EVERY, UNFIT};
 use super::making::Making;
 use super::wanted::Wished;
 use crate::clock::clock;
@@ -27,10 +27,16 @@ impl Switch {
         for port in making.landings.by_port.keys().copied().collect::<Vec<_>>() {
             let Some(entry) = making.landings.by_port.get(&port) else { continue };
             let (number, queue_pair) = (entry.landing.number, entry.queue_pair);
-            let stays = !are_off && making.keeps(port, queue_pair, &entry.guest);
+            // The device would have few buffers of the switch's, and those of the guest would be kept for nothing.
+            let is_unfit = entry.landing.is_unfit();
+            let stays = !are_off && !is_unfit && making.keeps(port, queue_pair, &entry.guest);
             if !stays && entry.closed_at.is_none() {
                 tracing::info!(port, "frames land in the guest's buffers no more");
                 self.close_landing(making, port, now);
+                if is_unfit {
+                    // Each end costs a queue pair, and a guest may go to and fro.
+                    making.landings.try_at.insert(port, now + UNFIT);
+                }
             }
             let Some(entry) = making.landings.by_port.get_mut(&port) else { continue };
             let Some(since) = entry.closed_at else { continue };
