@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(scene.dropped(UPLINK, DropReason::NoReceiver), 2);
     }
 
-    /// What landed in a guest's buffers may be changed by it: no other port gets a copy, even if nobody has its address any more.
+    /// What landed in a guest's buffers may be changed by it: no other port gets a copy, even if its address is at no port any more.
     #[test]
     fn a_frame_that_landed_is_not_flooded() {
         for (owner, reached) in [(None, 1), (Some(Owner::Landed { landing: 1, slot: 2 }), 0)] {
