@@ -354,7 +354,7 @@ impl Switch {
     pub fn remove_port(&self, name: &str) -> Result<(), String> {
         let mut table = self.lock();
         let entry = table.entries.remove(name).ok_or_else(|| format!("{name} is not a port"))?;
-        table.removing.push(entry.index);
+        table.removing.push((entry.index, entry.worker));
         macs(&entry.vnic).for_each(|mac| self.fdb.unpin(entry.segment, mac, entry.index));
         self.fdb.forget(entry.index);
         self.publish(&mut table);
@@ -375,7 +375,7 @@ impl Switch {
         self.quiesce_port(index, worker);
         self.forget(index, worker);
         let mut table = self.lock();
-        table.removing.retain(|removing| *removing != index);
+        table.removing.retain(|(removing, _)| *removing != index);
         if !shared.is_empty() {
             // Other ports may now take the shared addresses; unshared ones are forgotten.
             table.shares.release(&self.fdb, index, &shared, &BTreeSet::new());

@@ -33,8 +33,8 @@ pub struct Table {
     pub(super) moved: Moves,
     /// Segments in use, by index.
     segments: Vec<Option<Segment>>,
-    /// Indices of ports being removed: not free yet.
-    pub removing: Vec<PortIndex>,
+    /// Ports being removed, with their workers: their indices are not free yet.
+    pub removing: Vec<(PortIndex, usize)>,
     /// Workers of vNICs in the previous process, before their ports exist here.
     pub previous_workers: BTreeMap<String, usize>,
 }
@@ -126,7 +126,7 @@ impl Table {
         reserved: impl Fn(PortIndex) -> bool,
     ) -> Option<PortIndex> {
         let used = |i: &PortIndex| {
-            self.removing.contains(i)
+            self.removing.iter().any(|(removing, _)| removing == i)
                 || taken.contains(i)
                 || self.entries.values().any(|e| e.index == *i)
                 || self.uplinks.values().any(|uplink| uplink.indices().any(|index| index == *i))

@@ -262,7 +262,7 @@ impl Switch {
     pub fn remove_uplink(&self, name: &str) -> Result<(), String> {
         let mut table = self.lock();
         let entry = table.uplinks.remove(name).ok_or_else(|| format!("{name} is not an uplink"))?;
-        table.removing.extend(entry.indices());
+        table.removing.extend(entry.indices().map(|index| (index, entry.worker)));
         for (segment, mac, peer) in &entry.pins {
             self.fdb.unpin(*segment, *mac, entry.peer(*peer));
         }
@@ -279,7 +279,7 @@ impl Switch {
         self.quiesce_port(index, worker);
         self.forget(index, worker);
         drop(former);
-        self.lock().removing.retain(|removing| !indices.contains(removing));
+        self.lock().removing.retain(|(removing, _)| !indices.contains(removing));
         tracing::info!(uplink = name, index, "uplink removed");
         Ok(())
     }

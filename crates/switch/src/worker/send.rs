@@ -16,7 +16,7 @@ use crate::fdb::PortIndex;
 use crate::link::Pending;
 use crate::port::Port;
 use crate::slots::Arrival;
-use crate::slots::{Frame, FrameRef, NEVER};
+use crate::slots::{Frame, FrameRef, NEVER, Owner};
 use tidegate_contract::frame::SMALLEST_FRAME;
 use tidegate_evidence::DropReason;
 
@@ -178,6 +178,10 @@ impl Worker {
                 let bytes = frame.wire_bytes.into();
                 self.hand_on(port, &[reference], egress, bytes);
                 return Some(egress);
+            }
+            // Its guest may change it, and would speak in a member's name to others: it has the address no more.
+            Some(To::Flood(_)) if matches!(frame.owner, Owner::Landed { .. }) => {
+                port.count_tx_drop(DropReason::NoReceiver);
             }
             Some(To::Flood(audience)) => self.flood_frame(port, frame, audience),
             None => port.count_tx_drop(DropReason::NoReceiver),

@@ -116,7 +116,8 @@ mod tests {
     use crate::frame::VnetHdr;
     use crate::frame::parse;
     use crate::frame::testing::Frame as Spec;
-    use crate::slots::Slots;
+    use crate::link::{Pending, Taken};
+    use crate::slots::{Owner, Slots};
     use crate::worker::budget;
     use crate::worker::testing::{self, Far, add_port, add_tap, add_tap_with, add_uplink, mac, tap_frame};
     use std::os::fd::OwnedFd;
@@ -208,6 +209,34 @@ mod tests {
         scene.worker.fdb.pin(SEGMENT, mac(30), peer(OTHER_UPLINK)).unwrap();
         assert_eq!(scene.send(UPLINK, &tap_frame(FAR, 30)), NONE, "from one uplink to another");
         assert_eq!(scene.dropped(UPLINK, DropReason::NoReceiver), 2);
+    }
+
+    /// What landed in a guest's buffers may be changed by it: no other port gets a copy, even if its address is at no port any more.
+    #[test]
+    fn a_frame_that_landed_is_not_flooded() {
+        for (owner, reached) in [(None, 1), (Some(Owner::Landed { landing: 1, slot: 2 }), 0)] {
+            let mut scene = Scene::new();
+            let Some(info) = &mut scene.worker.infos[usize::from(LOCAL)] else { panic!("it is there") };
+            info.learns = true;
+            let End::Far(far) = &scene.ends[2] else { panic!("an uplink") };
+            far.send(&tap_frame(FAR, 99)[VnetHdr::LEN..]);
+            let mut port = scene.worker.ports[usize::from(UPLINK)].take().unwrap();
+            port.link.tx.note_readable(0, 0, 0);
+            let taken = port.link.tx.take(0, &mut crate::link::Scratch::default(), false);
+            let Taken::New(Pending { frame, arrival, .. }, _) = taken else { panic!("{taken:?}") };
+            let kept = frame.get_mut();
+            kept.headers = parse(kept.head(), kept.len as usize).unwrap();
+            (kept.wire_bytes, kept.wire_frames) = (kept.len, 1);
+            kept.owner = owner.unwrap_or(kept.owner);
+            assert_eq!(scene.worker.dispatch(&mut port, frame, arrival, crate::clock::clock()), None);
+            assert_eq!(scene.worker.flood.in_flight(), reached, "{owner:?}");
+            assert_eq!(port.link.tx.in_flight(), 0);
+            let dropped = port.stats.tx.dropped[DropReason::NoReceiver as usize].get();
+            assert_eq!(dropped, 1 - reached as u64);
+            scene.worker.ports[usize::from(UPLINK)] = Some(port);
+            scene.worker.clear_egress(LOCAL);
+            scene.worker.settle();
+        }
     }
 
     #[test]

@@ -291,3 +291,36 @@ fn buffers_of_a_device_that_is_taken_out_come_back() {
     assert!(began.elapsed() < 4 * PATIENCE);
     two.all_arrive(300);
 }
+
+/// A driver that receives by several queues later gets its frames copied, from as many buffers as without zero copy.
+#[test]
+fn a_driver_that_enables_a_second_queue_ends_it() {
+    let mut two = two_with("zero-copy = true\nqueues = 2", &Options { queue_pairs: 2, ..Options::default() });
+    two.sides[1].guest.front.enable_queue(2, false).unwrap();
+    two.until_landing();
+    let pair = two.sides[1].queue_pair();
+    two.sides[1].guest.front.enable_queue(2, true).unwrap();
+    two.send(0, 300);
+    two.until("another queue pair", || two.sides[1].queue_pair().is_some_and(|new| Some(new) != pair));
+    two.until("all buffers", || {
+        let pair = two.sides[1].queue_pair().unwrap();
+        two.sides[1].device.posted(pair).is_some_and(|(_, receives)| receives == 256)
+    });
+    two.until_members();
+    let before = two.sides[1].counts().zero_copied_in;
+    two.all_arrive(40);
+    assert_eq!(two.sides[1].counts().zero_copied_in, before);
+}
+
+/// A vNIC that is removed: the device is done before its front end hears of it.
+#[test]
+fn a_vnic_that_is_removed_has_its_buffers_back() {
+    let mut two = two_with(ZERO_COPY, &Options::default());
+    two.until_landing();
+    two.sides[1].guest.drain();
+    two.sides[1].host.switch.remove_port("b").unwrap();
+    assert_eq!(two.sides[1].device.foreign(), 0);
+    let ring = two.sides[1].guest.front.ring(0);
+    let empty = std::iter::from_fn(|| ring.reap()).filter(|used| used.len == 0).count();
+    assert!(empty > 10, "{empty} buffers came back");
+}

@@ -51,6 +51,8 @@ pub struct Landing {
     _memory: Arc<GuestMemory>,
     /// The device has nothing of it any more.
     pub(super) over: Arc<AtomicBool>,
+    /// Its port's driver receives in another way by now.
+    is_unfit: AtomicBool,
 }
 
 /// One slot.
@@ -119,6 +121,7 @@ impl Landing {
             scratch: Buffers::new(scratch, SCRATCH),
             _memory: memory,
             over,
+            is_unfit: AtomicBool::new(false),
         }))
     }
 
@@ -131,6 +134,16 @@ impl Landing {
     /// Whether the device has nothing of it any more, and no frame of it is under way.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire) && !self.stages.are_out()
+    }
+
+    /// Notes that its port's driver receives in another way by now: frames are copied, and it is to end.
+    pub fn note_unfit(&self) {
+        self.is_unfit.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that is so.
+    pub fn is_unfit(&self) -> bool {
+        self.is_unfit.load(Ordering::Relaxed)
     }
 
     /// Whether frames of it are under way.

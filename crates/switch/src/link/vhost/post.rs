@@ -117,6 +117,11 @@ impl Rx {
     fn fill_landing(&mut self) {
         self.finish();
         if self.log.is_some() || self.enabled[..] != [QUEUE] || !takes_landed(&self.receiver) {
+            if let Some(land) = &self.land
+                && (self.enabled.len() > 1 || !takes_landed(&self.receiver))
+            {
+                land.landing().note_unfit();
+            }
             return;
         }
         if let (Some(land), Some(ring)) = (&mut self.land, ring(&mut self.rings, QUEUE)) {

@@ -8,7 +8,7 @@
 //!
 //! A landing uses the memory like the link does: a port's thread that [holds](super::guests) the memory waits for this end, too.
 
-use super::landings::{Entry, LINGER, TRY_EVERY};
+use super::landings::{Entry, LINGER, TRY_EVERY, UNFIT};
 use super::making::Making;
 use super::wanted::Wished;
 use crate::clock::clock;
@@ -27,15 +27,22 @@ impl Switch {
         for port in making.landings.by_port.keys().copied().collect::<Vec<_>>() {
             let Some(entry) = making.landings.by_port.get(&port) else { continue };
             let (number, queue_pair) = (entry.landing.number, entry.queue_pair);
-            let stays = !are_off && making.keeps(port, queue_pair, &entry.guest);
+            // The device would have few buffers of the switch's, and those of the guest would be kept for nothing.
+            let is_unfit = entry.landing.is_unfit();
+            let stays = !are_off && !is_unfit && making.keeps(port, queue_pair, &entry.guest);
             if !stays && entry.closed_at.is_none() {
                 tracing::info!(port, "frames land in the guest's buffers no more");
                 self.close_landing(making, port, now);
+                if is_unfit {
+                    // Each end costs a queue pair, and a guest may go to and fro.
+                    making.landings.try_at.insert(port, now + UNFIT);
+                }
             }
             let Some(entry) = making.landings.by_port.get_mut(&port) else { continue };
             let Some(since) = entry.closed_at else { continue };
-            if entry.landing.are_out() && !entry.is_cleared && now.saturating_sub(since) > LINGER {
-                entry.is_cleared = true;
+            if entry.landing.are_out() && now.saturating_sub(since.max(entry.cleared_at)) > LINGER {
+                // Again, until none is left: one may land until the queue pair is gone, and wait for its rate after that.
+                entry.cleared_at = now;
                 self.at_port(port, move |worker| worker.drop_to(port));
             }
             // A port that is gone has nothing left.
@@ -101,13 +108,12 @@ impl Switch {
         if knows != Some(true) {
             return Err("the link has another queue pair".into());
         }
-        let entry = Entry { landing, queue_pair, guest, closed_at: None, is_cleared: false };
+        let entry = Entry { landing, queue_pair, guest, closed_at: None, cleared_at: 0 };
         making.landings.by_port.insert(port, entry);
-        // Before the look whether there may be any.
-        self.rdma.note_landing();
-        let refused = self.at_port(port, move |worker| worker.land(port, half).err());
-        let is_begun = matches!(refused, Some(None));
-        drop(refused);
+        let is_begun = self.rdma.note_landing() && {
+            let refused = self.at_port(port, move |worker| worker.land(port, half).err());
+            matches!(refused, Some(None))
+        };
         // A port's thread that holds the memory waits for the end, even if that was asked for just now.
         if !is_begun || making.is_held(port) || self.rdma.are_landings_off() {
             self.close_landing(making, port, clock());
@@ -124,8 +130,10 @@ impl Switch {
     ) -> Option<T> {
         // The port moves to no other worker meanwhile.
         let table = self.lock();
-        let entry = table.entries.values().find(|entry| entry.index == port)?;
-        Some(self.workers[entry.worker].call_on(port, work))
+        let entry = table.entries.values().find(|entry| entry.index == port).map(|entry| entry.worker);
+        // One that is being removed waits for the device, which waits for its worker.
+        let removing = || table.removing.iter().find(|(index, _)| *index == port).map(|(_, worker)| *worker);
+        Some(self.workers[entry.or_else(removing)?].call_on(port, work))
     }
 
     /// The same of the worker of an uplink.

@@ -9,6 +9,8 @@ use std::sync::Arc;
 pub(super) const LINGER: u64 = 50_000_000;
 /// Time between two tries at a port whose guest takes none (ns).
 pub(super) const TRY_EVERY: u64 = 1_000_000_000;
+/// The same, after its driver began to receive in another way (ns).
+pub(super) const UNFIT: u64 = 10_000_000_000;
 
 /// The landings of one uplink's link.
 #[derive(Default)]
@@ -29,8 +31,8 @@ pub(super) struct Entry {
     pub(super) guest: Arc<GuestRegions>,
     /// Since when nothing more is posted (ns).
     pub(super) closed_at: Option<u64>,
-    /// Frames to the port were dropped.
-    pub(super) is_cleared: bool,
+    /// When frames to the port were dropped last (ns).
+    pub(super) cleared_at: u64,
 }
 
 impl Landings {

@@ -109,9 +109,11 @@ impl Rdma {
         Ok(())
     }
 
-    /// Notes that there is one landing more.
-    pub(super) fn note_landing(&self) {
+    /// Notes that there is one landing more, before anything is posted for it. Returns whether that may begin: if not, nothing is
+    /// posted, since a thread that [ends](Self::end_landings) all may have counted without it.
+    pub(super) fn note_landing(&self) -> bool {
         self.landings.fetch_add(1, Ordering::SeqCst);
+        !self.are_landings_off()
     }
 
     /// Lets landings begin.
@@ -292,5 +294,22 @@ impl Switch {
         let entry = table.uplinks.get(&wished.name).filter(|entry| wished.is_of(entry))?;
         let (index, new) = (entry.index, tables.clone());
         self.workers[entry.worker].call_on(index, move |worker| worker.set_rdma(index, new))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_landing_begins_behind_the_end_of_all() {
+        let rdma = Rdma::default();
+        assert!(rdma.note_landing());
+        rdma.landings.store(0, Ordering::SeqCst);
+        rdma.end_landings().unwrap();
+        assert!(!rdma.note_landing(), "it was not counted");
+        rdma.landings.store(0, Ordering::SeqCst);
+        rdma.allow_landings();
+        assert!(rdma.note_landing());
     }
 }

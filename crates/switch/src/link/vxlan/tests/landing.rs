@@ -715,10 +715,10 @@ fn the_longest_datagram_finds_room() {
     assert_eq!(landed.scene.fabric.forge(landed.scene.datagram(&frame)), Fate::Delivered);
     landed.turn(|_| End::Posted);
     assert_eq!(landed.guest.reap()[0].1, frame);
-    // One that is longer is refused, and costs nothing else, as with the switch's own buffers.
+    // Of one that is longer, no byte beyond the frame's room reaches the guest: the rest goes where the switch's own buffers have it.
     let longer = [&frame[..], &[0]].concat();
     landed.scene.fabric.forge(landed.scene.datagram(&longer));
-    landed.turn(|_| End::Posted);
+    assert_eq!(landed.turn(|_| End::Posted), [DropReason::Malformed]);
     assert!(!landed.scene.tables[1].pairs()[0].is_failed());
     assert_eq!(landed.guest.reap(), []);
     assert_eq!(landed.scene.fabric.forge(landed.scene.datagram(&frame)), Fate::Delivered);
