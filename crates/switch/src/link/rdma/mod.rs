@@ -6,6 +6,7 @@
 //!                                                     ▲ free ◀────── completions of sends ◀───────────────────────┘
 //!
 //!  device ─ completions of receives ─▶ Incoming: GRH, sender: a member? ─▶ header, frame ─▶ copied by the link, posted anew
+//!     └ with zero copy, in the guest's own buffers: Landing ─▶ the head is copied, the rest shown where it lies
 //! ```
 //!
 //! Members come from authenticated notices alone, never from data. What the device and the wire say is checked
@@ -14,7 +15,7 @@
 //!
 //! - [`setup`]: what a link's lane is made of
 //! - [`pair`]: the queue pair of a vNIC of this host
-//! - [`guest`]: memory of guests that the device reads
+//! - [`guest`]: memory of guests that the device reads and writes
 //! - [`members`]: which queue pairs there are, here and at other hosts
 //! - [`outgoing`]: the sending half; [`pool`]: its buffers; `posting`: what is written to the device
 //! - [`waiting`]: datagrams that are not yet posted
