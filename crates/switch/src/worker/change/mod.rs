@@ -20,9 +20,10 @@ use crate::slots::FrameRef;
 use tidegate_evidence::DropReason;
 
 impl Worker {
-    /// H: loops longer than this many nanoseconds are counted.
+    /// H: loops longer than this many nanoseconds are counted, and turns take as long as it permits.
     pub fn set_host_latency(&mut self, ns: u64) {
         self.host_latency = ns;
+        self.turns.set_host_latency(ns);
     }
 
     /// Adds a port.

@@ -17,6 +17,8 @@
 //! - A round ends when no port with time left takes frames. So ports share unused time, and a worker never
 //!   idles while frames wait.
 //! - Idling saves up one quantum at most.
+//! - These times are for the default host latency, and longer with a longer one: where a frame takes longer than a
+//!   slice, as on an emulated CPU, each loop would have one.
 //! - A turn should take [`SLICE`]: a longer one halves the frames of the port's next turn. No best-effort
 //!   port's turn begins later in a loop than [`LOOP`]: the first port after that begins the next loop. So a
 //!   loop is short, whatever ports send.
@@ -41,6 +43,11 @@ const LOOP: u64 = 20_000;
 /// Longest time that is charged at once (ns). In a longer time the worker lost its CPU or waited for a page
 /// of guest memory, which is [watched](super::watch) for.
 const LONGEST: i64 = 200_000;
+/// The host latency that these four are for (ns), the default one. With a longer one all are longer in proportion, up to
+/// [`SCALE`] times.
+const HOST_LATENCY: u64 = 250_000;
+/// Frames of a turn are limited by their number by then, even where a CPU is emulated.
+const SCALE: u64 = 40;
 /// Largest debt of a port (ns).
 const DEBT: i64 = 10_000_000;
 /// Real-time ports go first for one part in this many of the worker's time ...
@@ -85,6 +92,28 @@ impl Account {
     }
 }
 
+/// The times of turns and loops.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    quantum: i64,
+    slice: i64,
+    /// [`LOOP`].
+    latest: u64,
+    longest: i64,
+}
+
+impl Times {
+    /// Returns those of a host latency (ns).
+    fn of(host_latency: u64) -> Self {
+        let longer = |ns: u64| {
+            let host_latency = host_latency.clamp(HOST_LATENCY, HOST_LATENCY * SCALE);
+            u128::from(ns) * u128::from(host_latency) / u128::from(HOST_LATENCY)
+        };
+        let [quantum, slice, longest] = [QUANTUM, SLICE, LONGEST].map(|ns| longer(ns as u64) as i64);
+        Self { quantum, slice, latest: longer(LOOP) as u64, longest }
+    }
+}
+
 /// A port that shares the time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Party {
@@ -98,6 +127,7 @@ pub(super) struct Turns {
     accounts: Box<[Account; ACCOUNTS]>,
     /// Weight of the heaviest port.
     heaviest: u32,
+    times: Times,
     round: u64,
     /// A port had time left after it took frames in this loop, or the loop did not reach it.
     round_continues: bool,
@@ -125,6 +155,7 @@ impl Turns {
         Self {
             accounts: Box::new([Account::NEW; ACCOUNTS]),
             heaviest: 1,
+            times: Times::of(HOST_LATENCY),
             round: 0,
             round_continues: false,
             rounds: u64::MAX,
@@ -157,16 +188,27 @@ impl Turns {
         for Party { port, weight, realtime } in parties {
             let account = &mut before[usize::from(port)];
             account.remaining = account.remaining_in(self.round);
-            let quantum = (QUANTUM * i64::from(weight) / heaviest).max(1);
+            let quantum = (self.times.quantum * i64::from(weight) / heaviest).max(1);
             let remaining = account.remaining.min(quantum);
             self.accounts[usize::from(port)] =
                 Account { remaining, round: self.round, quantum, realtime, ..*account };
         }
     }
 
+    /// Sets how long the host may take (ns): turns, rounds and loops are longer if that is longer than by default.
+    pub(super) fn set_host_latency(&mut self, ns: u64) {
+        let was = std::mem::replace(&mut self.times, Times::of(ns)).quantum;
+        for account in self.accounts.iter_mut() {
+            account.remaining = account.remaining_in(self.round);
+            account.round = self.round;
+            account.quantum = (account.quantum * self.times.quantum / was).max(1);
+            account.remaining = account.remaining.min(account.quantum);
+        }
+    }
+
     /// Sets the weight of [another worker's](Self::of_worker) ports together.
     pub(super) fn set_weight(&mut self, worker: PortIndex, weight: u32) {
-        let quantum = (QUANTUM * i64::from(weight) / i64::from(self.heaviest)).max(1);
+        let quantum = (self.times.quantum * i64::from(weight) / i64::from(self.heaviest)).max(1);
         let account = self.refresh(worker);
         self.accounts[usize::from(worker)] =
             Account { remaining: account.remaining.min(quantum), quantum, ..account };
@@ -195,7 +237,7 @@ impl Turns {
             return;
         }
         let ours = now.saturating_sub(self.began).saturating_sub(self.others) as i64;
-        let besides = (ours - self.sum).clamp(0, LONGEST) / ports;
+        let besides = (ours - self.sum).clamp(0, self.times.longest) / ports;
         for i in 0..self.takers.len() {
             let port = self.takers[i];
             self.charge(port, besides);
@@ -211,7 +253,7 @@ impl Turns {
         let took = now.saturating_sub(self.charged);
         self.others += took;
         self.pass(now);
-        (took as i64).min(LONGEST)
+        (took as i64).min(self.times.longest)
     }
 
     /// Returns the uncharged time at `now` (ns).
@@ -260,7 +302,7 @@ impl Turns {
     /// Whether best-effort ports have to wait for the next loop.
     #[inline]
     pub(super) fn is_long(&self) -> bool {
-        self.charged.saturating_sub(self.began).saturating_sub(self.others) >= LOOP
+        self.charged.saturating_sub(self.began).saturating_sub(self.others) >= self.times.latest
     }
 
     /// Notes that a due port had no frames.
@@ -283,9 +325,9 @@ impl Turns {
             self.takers.push(port);
         }
         let account = &mut self.accounts[usize::from(port)];
-        if took > SLICE {
+        if took > self.times.slice {
             account.batch = (account.batch / 2).max(1);
-        } else if took < SLICE / 2 {
+        } else if took < self.times.slice / 2 {
             account.batch = (account.batch * 2).min(BATCH as u8);
         }
         took
@@ -300,7 +342,7 @@ impl Turns {
     /// Returns the uncharged time (ns) without the time for ports without frames.
     #[inline]
     pub(super) fn lap(&mut self, now: u64) -> i64 {
-        let took = (now.saturating_sub(self.charged) as i64).clamp(0, LONGEST);
+        let took = (now.saturating_sub(self.charged) as i64).clamp(0, self.times.longest);
         // At least half of the time was work: for a port in the cache, a look takes less than `LOOK`.
         let took = (took - self.looks).max(took / 2);
         self.pass(now);

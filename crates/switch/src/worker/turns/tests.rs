@@ -216,6 +216,40 @@ fn a_turn_becomes_as_short_as_a_slice() {
     }
 }
 
+/// On a slow CPU, whose host latency says so, a loop has more than a frame, and ports still share the time.
+#[test]
+fn a_longer_host_latency_makes_longer_turns() {
+    let slow = Load::endless(1, 50_000, 60);
+    let frames_a_turn = |host_latency: u64| {
+        let mut simulation = Simulation::new(&[slow; 2]);
+        simulation.turns.set_host_latency(host_latency);
+        simulation.run(400_000_000);
+        let [one, other] = &simulation.senders[..] else { unreachable!() };
+        let apart = (one.used - other.used).abs();
+        assert!(apart <= 2 * (simulation.turns.times.quantum + one.longest.max(other.longest)), "{apart}");
+        one.longest / slow.cost
+    };
+    let some = [100_000, HOST_LATENCY, 10 * HOST_LATENCY, 20 * HOST_LATENCY, u64::MAX].map(frames_a_turn);
+    assert_eq!(some, [1, 1, 4, 8, 16]);
+}
+
+/// Debts and savings stay, but no more is saved up than the new quantum.
+#[test]
+fn a_changed_host_latency_keeps_the_shares() {
+    let mut turns = two();
+    turns.divide((0..2).map(|port| Party { port, weight: 1 + u32::from(port), realtime: false }), 2);
+    turns.charge(0, 3 * QUANTUM);
+    let quanta = |turns: &Turns| [0, 1].map(|port| turns.accounts[port].quantum);
+    let before = (quanta(&turns), turns.accounts[0].remaining);
+    turns.set_host_latency(4 * HOST_LATENCY);
+    assert_eq!(quanta(&turns), before.0.map(|quantum| 4 * quantum));
+    assert_eq!(turns.accounts[0].remaining, before.1);
+    turns.charge(1, -4 * QUANTUM);
+    turns.set_host_latency(0);
+    assert_eq!((quanta(&turns), turns.accounts[0].remaining), before);
+    assert!(turns.accounts[1].remaining <= before.0[1]);
+}
+
 #[test]
 fn real_time_ports_go_first_for_half_of_the_time() {
     let (promised, heavy) = (Load::endless(1, 100, 60), Load::endless(9, 101, 60));
