@@ -31,9 +31,14 @@ impl Machine {
         Self { has_one_cpu: AtomicBool::new(cpus < 2), throttled: fifo && runtime.trim() != "-1" }
     }
 
+    /// Whether the process has one CPU.
+    pub(super) fn has_one_cpu(&self) -> bool {
+        self.has_one_cpu.load(Relaxed)
+    }
+
     /// Returns how long of each second (ns) a worker may wait awake: 0 on one CPU, which the senders need.
     pub(super) fn share(&self, host: &Host) -> u64 {
-        if self.has_one_cpu.load(Relaxed) { 0 } else { host.busy_poll.get() }
+        if self.has_one_cpu() { 0 } else { host.busy_poll.get() }
     }
 
     /// Records the number of the process's CPUs; `true` if that changes the share.

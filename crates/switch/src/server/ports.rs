@@ -71,8 +71,12 @@ impl Switch {
     /// Sets how long workers may wait awake.
     pub(super) fn set_busy_poll(&self, host: &Host) {
         let (share, throttled) = (self.machine.share(host), self.machine.throttled);
+        let has_one_cpu = self.machine.has_one_cpu();
         for worker in self.workers.iter() {
-            worker.call(move |worker| worker.set_busy_poll(share, throttled));
+            worker.call(move |worker| {
+                worker.set_busy_poll(share, throttled);
+                worker.set_has_one_cpu(has_one_cpu);
+            });
         }
     }
 

@@ -69,6 +69,8 @@ pub struct Sleeper {
     idles: bool,
     /// The worker waits for a real-time frame.
     waits: bool,
+    /// Others run only while it sleeps.
+    has_one_cpu: bool,
 }
 
 impl Sleeper {
@@ -92,6 +94,7 @@ impl Sleeper {
             awake: Awake::new(0, false, clock()),
             idles: false,
             waits: false,
+            has_one_cpu: false,
         })
     }
 
@@ -133,6 +136,11 @@ impl Worker {
     /// kernel stops it after too much running time.
     pub fn set_busy_poll(&mut self, ns: u64, throttled: bool) {
         self.sleeper.awake = Awake::new(ns, throttled, clock());
+    }
+
+    /// Sets whether the process has one CPU: guests on it make work only while the worker sleeps.
+    pub fn set_has_one_cpu(&mut self, has_one_cpu: bool) {
+        self.sleeper.has_one_cpu = has_one_cpu;
     }
 
     /// Sets the thread that writes best effort into taps.
@@ -185,7 +193,8 @@ impl Worker {
         // A link with a descriptor wakes the worker with its first frame, and polling it takes a system
         // call: with such links only, spinning would take CPU time from their senders.
         let may_spin = self.sleeper.descriptors < self.owned.len();
-        let quiet = !may_spin || now.saturating_sub(self.sleeper.last_work) >= SPIN;
+        let quiet =
+            !may_spin || self.sleeper.has_one_cpu || now.saturating_sub(self.sleeper.last_work) >= SPIN;
         // Sleep ends before the due time; the worker spins for the rest.
         let margin = if may_spin { self.sleeper.margin(now) } else { 0 };
         let due = if self.wake == NEVER { NEVER } else { self.wake.saturating_sub(margin) };
