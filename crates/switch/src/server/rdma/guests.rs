@@ -322,7 +322,6 @@ impl Drop for Held<'_> {
 mod tests {
     use super::*;
     use crate::virtio::memory::RegionSpec;
-    use std::sync::atomic::{AtomicBool, Ordering};
     use tidegate_frontend::memory::SharedMemory;
 
     const PORT: PortIndex = 3;
@@ -392,16 +391,18 @@ mod tests {
         let (guests, weak) = (ready(&memory), Arc::downgrade(&memory));
         let of = guests.begin(PORT, &weak, Kind::Lent).unwrap();
         let registered = guests.begin(PORT, &weak, Kind::Registering).unwrap();
+        let hurried = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let (hurry, hurried) = std::sync::mpsc::channel();
             let device = || {
-                hurried.recv().unwrap();
+                while !hurried.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 assert!(guests.offer(PORT).unwrap().is_held);
                 std::thread::sleep(Duration::from_millis(20));
                 drop(of);
             };
             scope.spawn(device);
-            guests.hold_all(|| hurry.send(()).unwrap()).unwrap();
+            guests.hold_all(|| hurried.store(true, Ordering::Relaxed)).unwrap();
         });
         assert!(guests.begin(PORT, &weak, Kind::Lent).is_none());
         drop(registered);
