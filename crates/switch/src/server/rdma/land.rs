@@ -53,6 +53,7 @@ impl Switch {
             {
                 making.landings.by_port.remove(&port);
                 making.landings.ended.push(number);
+                making.note_news();
             }
         }
     }
@@ -81,8 +82,11 @@ impl Switch {
             }
             making.landings.try_at.insert(port, now + TRY_EVERY);
             match self.begin_landing(wished, making, (port, pair, guest)) {
-                Ok(()) => tracing::info!(port, "frames land in the guest's buffers"),
-                Err(why) => tracing::debug!(port, "no frame lands in the guest's buffers: {why}"),
+                Ok(()) => {
+                    tracing::info!(port, "frames land in the guest's buffers");
+                    making.note_news();
+                }
+                Err(why) => making.note_not_landing(port, why),
             }
         }
     }
@@ -93,9 +97,7 @@ impl Switch {
         making: &mut Making,
         (port, pair, guest): (PortIndex, Arc<LocalPair>, Arc<GuestRegions>),
     ) -> Result<(), String> {
-        if self.at_port(port, move |worker| worker.can_land(port)) != Some(true) {
-            return Err("its guest has no mergeable buffers, or several receive queues".into());
-        }
+        self.at_port(port, move |worker| worker.can_land(port)).unwrap_or(Err("its port is gone"))?;
         let queue_pair = pair.number();
         let feed = Feed { pair, guest: guest.clone() };
         let (landing, half) = PortHalf::new(&making.lane.setup, feed).map_err(|error| error.to_string())?;

@@ -13,7 +13,7 @@ use super::guests::{Guests, Kind, Offer, Why};
 use super::plan::Failures;
 use super::registering::{NOT_WHOLE, Pinned, Registering};
 use crate::fdb::PortIndex;
-use crate::link::rdma::GuestRegions;
+use crate::link::rdma::{GuestCounters, GuestRegions};
 use crate::virtio::GuestMemory;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -46,6 +46,8 @@ struct Loan {
     lent: Option<Arc<GuestRegions>>,
     state: State,
     ends: Failures,
+    /// What was not copied.
+    counters: Arc<GuestCounters>,
     /// A registration that is not wanted any more, and has not ended.
     given_up: Option<Registering>,
     /// When the registration under way began (ns).
@@ -132,12 +134,17 @@ impl Lending {
         self.loans.get(&port)?.lent.as_ref()
     }
 
-    /// Returns the state of a vNIC with zero copy.
+    /// Returns what is counted of a vNIC with zero copy.
+    pub(super) fn counters(&self, port: PortIndex) -> Option<&Arc<GuestCounters>> {
+        Some(&self.loans.get(&port)?.counters)
+    }
+
+    /// Returns the state of a vNIC with zero copy, but for its landing and what is counted.
     pub(super) fn status(&self, port: PortIndex) -> ZeroCopyStatus {
         let Some(loan) = self.loans.get(&port) else {
             // Which is told as such.
             let copied_because = Some("it has no queue pair".into());
-            return ZeroCopyStatus { copied_because, is_temporary: true, registered: 0 };
+            return ZeroCopyStatus { copied_because, is_temporary: true, ..ZeroCopyStatus::default() };
         };
         let is_copied = loan.lent.is_none();
         let registered = match &loan.state {
@@ -149,6 +156,7 @@ impl Lending {
             copied_because: is_copied.then(|| text.clone().into_owned()),
             is_temporary: is_copied && *is_temporary,
             registered,
+            ..ZeroCopyStatus::default()
         }
     }
 }
@@ -244,7 +252,8 @@ impl Loan {
                 };
                 self.ends.tried(now);
                 self.why = Why::default();
-                self.lent = Some(Arc::new(GuestRegions::in_use(port, pinned.registered.clone(), of)));
+                let regions = GuestRegions::in_use(port, pinned.registered.clone(), of);
+                self.lent = Some(Arc::new(regions.counting(&self.counters)));
             }
             _ => {}
         }
@@ -446,7 +455,7 @@ mod tests {
         assert!(scene.settle(0));
         assert_eq!(
             scene.lending.status(PORT),
-            ZeroCopyStatus { copied_because: None, is_temporary: false, registered: 4096 }
+            ZeroCopyStatus { registered: 4096, ..ZeroCopyStatus::default() }
         );
         let change = scene.lending.step(&BTreeSet::new(), &scene.guests, &scene.open, SECOND);
         assert_eq!(change, Change { lends_others: true, is_news: true, holes: 0 });
