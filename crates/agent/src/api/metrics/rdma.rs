@@ -153,7 +153,7 @@ mod tests {
             ("vnic_zero_copied_bytes_total", "rx", 34),
         ] {
             let line =
-                format!("tidegate_{name}{{vnic=\"a\",uplink=\"net0\",direction=\"{direction}\"}} {value}\n");
+                format!("tidegate_{name}{{vnic=\"a\",uplink=\"net0\",direction=\"{direction}\"}} {value}");
             assert!(text.contains(&line), "{line}{text}");
         }
         assert!(!text.contains("tidegate_vnic_zero_copy{vnic=\"b\""), "it has not asked for that");
