@@ -90,7 +90,7 @@ impl Rdma {
         self.guests.release_all();
     }
 
-    /// Has the thread look at once: somebody waits for the device.
+    /// Has the thread look at once: another one waits for the device.
     fn hurry(&self) {
         self.state().hurried = true;
         self.bell.notify_one();
