@@ -396,8 +396,11 @@ mod tests {
         scene.step(140 * SECOND);
         assert!(!scene.is_registering(), "no second thread beside it");
         scene.device.pin_slowly(false);
+        let memory = scene.memory.as_ref().map(Arc::downgrade).unwrap();
+        scene.until(|scene| scene.guests.begin(PORT, &memory, Kind::Registering).is_some());
         scene.until(|scene| {
             scene.step(151 * SECOND);
+            assert!(!scene.is_registering(), "it rests first");
             scene.lending.loans[&PORT].given_up.is_none()
         });
         scene.step(600 * SECOND);
