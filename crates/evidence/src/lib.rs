@@ -67,8 +67,8 @@ pub use own_cpus::OwnCpus;
 pub use pair::{LateCounts, PairStatus};
 pub use peer::{FAR_MISSES, FarMiss, PeerClock, PeerCounts, PeerStatus, RoundTrip};
 pub use rdma::{
-    MemberStatus, QueuePairStatus, RDMA_ADDRESSES, RDMA_DEVICES, RDMA_MEMBERS, RdmaCounts, RdmaDevice,
-    RdmaStatus, ZeroCopyStatus,
+    LandingStatus, MemberStatus, QueuePairStatus, RDMA_ADDRESSES, RDMA_DEVICES, RDMA_MEMBERS, RdmaCounts,
+    RdmaDevice, RdmaStatus, ZeroCopyCounts, ZeroCopyStatus,
 };
 pub use reason::{CulpritKind, DropReason, MissCause, NoticeRefusal};
 pub use shared::SharedStatus;

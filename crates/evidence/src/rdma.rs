@@ -86,6 +86,36 @@ pub struct ZeroCopyStatus {
     pub is_temporary: bool,
     /// Bytes of the guest's memory that are registered with the device, and pinned; 0 if all frames are copied.
     pub registered: u64,
+    /// Frames that arrive; absent while all frames are copied, and from a switch of an earlier release.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub landing: Option<LandingStatus>,
+    /// What was not copied since the vNIC has zero copy at this uplink.
+    pub counts: ZeroCopyCounts,
+}
+
+/// Whether frames that arrive land in the guest's buffers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct LandingStatus {
+    /// Why they are copied; absent if they land.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copied_because: Option<String>,
+}
+
+/// What was not copied of a vNIC's frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ZeroCopyCounts {
+    /// Frames whose payload the device read out of the guest's memory; of a super-frame each segment.
+    pub sent: u64,
+    /// Bytes of that payload.
+    pub sent_bytes: u64,
+    /// Frames whose payload the device wrote into the guest's memory, and that went to the guest.
+    pub received: u64,
+    /// Bytes of that payload.
+    pub received_bytes: u64,
 }
 
 /// A vNIC of another host that takes datagrams.
@@ -157,4 +187,6 @@ pub struct RdmaCounts {
     pub no_buffers: u64,
     /// Queue pairs that failed.
     pub failed_pairs: u64,
+    /// Queue pairs that the device did not destroy: memory that they may write to stays in use until the switch ends.
+    pub undestroyed_pairs: u64,
 }

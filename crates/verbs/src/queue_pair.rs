@@ -11,6 +11,7 @@ use crate::{
     Address, CompletionQueue, Depths, Device, Error, Region, address, completion, device, real, region,
 };
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// A queue pair, ready to send and to receive.
 #[derive(Debug)]
@@ -112,6 +113,16 @@ impl QueuePair {
             Inner::Real(pair) => pair.number(),
             #[cfg(feature = "simulated")]
             Inner::Simulated(pair) => pair.number(),
+        }
+    }
+
+    /// Returns what is set by its drop, before that returns, if the device does not destroy it: then all memory that was posted to it
+    /// stays the device's, for as long as the process has the device.
+    pub fn undestroyed(&self) -> Arc<AtomicBool> {
+        match &self.inner {
+            Inner::Real(pair) => pair.undestroyed(),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(pair) => pair.undestroyed(),
         }
     }
 

@@ -406,8 +406,11 @@ mod tests {
         use crate::views::{VnicQueuePair, VnicRdma};
         use tidegate_evidence::ZeroCopyStatus;
         let with = |name: &str, why: Option<&str>, is_temporary| {
-            let zero_copy =
-                ZeroCopyStatus { copied_because: why.map(Into::into), is_temporary, registered: 0 };
+            let zero_copy = ZeroCopyStatus {
+                copied_because: why.map(Into::into),
+                is_temporary,
+                ..ZeroCopyStatus::default()
+            };
             let pair = VnicQueuePair { zero_copy: Some(zero_copy), ..VnicQueuePair::default() };
             VnicView { rdma: Some(VnicRdma { pairs: vec![pair], ..VnicRdma::default() }), ..in_force(name) }
         };

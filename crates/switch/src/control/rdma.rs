@@ -56,8 +56,9 @@ pub(super) fn check(UplinkStatus { uplink, rdma, .. }: &mut UplinkStatus) -> Res
         return Err(format!("it has queue pairs or members at {} that can have no such name", uplink.name));
     }
     let of_pair = |pair: &mut QueuePairStatus| {
-        let reason = pair.zero_copy.as_mut().and_then(|zero_copy| zero_copy.copied_because.as_mut());
-        if let Some(reason) = reason {
+        let Some(zero_copy) = &mut pair.zero_copy else { return };
+        let landing = zero_copy.landing.as_mut().and_then(|landing| landing.copied_because.as_mut());
+        for reason in zero_copy.copied_because.iter_mut().chain(landing) {
             *reason = visible_text(std::mem::take(reason));
         }
     };

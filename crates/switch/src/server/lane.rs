@@ -6,7 +6,7 @@
 //! ```
 
 use crate::fdb::PortIndex;
-use crate::link::rdma::Setup;
+use crate::link::rdma::{GuestCounters, Setup};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +22,10 @@ const BROKEN: &str =
 /// Why no frame goes by RDMA after a device did not complete sends for long.
 const STUCK: &str = "the RDMA device does not complete what was sent: the uplink has to be made anew, and memory that the \
                      device may read stays in use until the switch ends";
+
+/// Why no frame goes by RDMA after a device did not destroy a queue pair.
+const UNDESTROYED: &str = "the RDMA device did not destroy a queue pair (ibv_destroy_qp): the uplink has to be made anew, and memory \
+                           that the device may write to, also of guests, stays in use until the switch ends";
 
 /// RDMA at one uplink.
 pub struct Lane {
@@ -45,6 +49,8 @@ pub(super) struct Shown {
     pub(super) numbers: BTreeMap<PortIndex, (u32, u32)>,
     /// Their state.
     pub(super) pairs: Vec<QueuePairStatus>,
+    /// What is counted of vNICs with zero copy.
+    pub(super) not_copied: BTreeMap<String, Arc<GuestCounters>>,
     /// vNICs of other hosts.
     pub(super) members: Vec<MemberStatus>,
 }
@@ -97,7 +103,11 @@ impl Lane {
 
     /// Returns why the link has to be made anew, if it has.
     pub(super) fn broken(&self) -> Option<&'static str> {
-        (self.setup.counters.broken.get() > 0).then_some(BROKEN).or(self.is_stuck().then_some(STUCK))
+        let counters = &self.setup.counters;
+        let is_undestroyed = counters.undestroyed_pairs.load(Ordering::Relaxed) > 0;
+        let whys =
+            [(counters.broken.get() > 0, BROKEN), (self.is_stuck(), STUCK), (is_undestroyed, UNDESTROYED)];
+        whys.into_iter().find_map(|(is_so, why)| is_so.then_some(why))
     }
 
     /// Whether the device does not complete what was sent.

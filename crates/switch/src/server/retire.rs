@@ -12,6 +12,7 @@ use super::watchdog::Watchdog;
 use crate::clock::clock;
 use crate::control::channel;
 use crate::control::message::{Reply, Request, Retired};
+use crate::fdb::PortIndex;
 use crate::worker::handle::Halted;
 use std::io;
 use std::os::fd::AsFd;
@@ -72,16 +73,16 @@ impl Switch {
 
     /// Ends all traffic. The table stays locked until [`resume`](Self::resume).
     fn retire(&self) -> Result<(MutexGuard<'_, Table>, Vec<Halted>, Retired), String> {
-        // The device would write to buffers that the next process gives back.
-        self.rdma.end_landings()?;
+        // The device would read and write buffers that the guests have back, or that the next process uses.
+        self.rdma.hold_all().map_err(|ports| self.not_given_back(&ports))?;
         let retired = self.retire_ports();
         if retired.is_err() {
-            self.rdma.allow_landings();
+            self.rdma.release_all();
         }
         retired
     }
 
-    /// The same, of ports in whose buffers no frame lands.
+    /// The same, of ports whose guests' memory no device uses.
     fn retire_ports(&self) -> Result<(MutexGuard<'_, Table>, Vec<Halted>, Retired), String> {
         // Without the lock, which a thread may need for its message.
         let frozen = freeze(&self.lock());
@@ -131,8 +132,20 @@ impl Switch {
         Ok((table, halted, retired))
     }
 
+    /// Says why another process cannot take over the rings of these ports, and what to do.
+    fn not_given_back(&self, ports: &[PortIndex]) -> String {
+        let table = self.lock();
+        let of = table.entries.values().filter(|entry| ports.contains(&entry.index));
+        let names: Vec<_> = of.map(|entry| entry.vnic.name.as_str()).collect();
+        format!(
+            "an RDMA device does not give back the memory of guests within 2 s ({}): it may still read or write their buffers. Its uplink is \
+             being made anew: try again, or end this process (systemctl restart), with which the kernel ends what the device has",
+            names.join(", ")
+        )
+    }
+
     fn resume(&self, table: &Table) {
-        self.rdma.allow_landings();
+        self.rdma.release_all();
         for worker in self.workers.iter() {
             worker.call(|worker| worker.resume_all());
         }

@@ -11,6 +11,7 @@ use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use std::time::{Duration, Instant};
 use tidegate_evidence::Connection;
 use tidegate_frontend::front_end::{IN_ORDER, MRG_RXBUF, Options};
+use tidegate_switch::control::Client;
 use vhost::VhostBackend;
 
 const ZERO_COPY: &str = "zero-copy = true";
@@ -398,4 +399,45 @@ fn a_device_that_is_not_done_does_not_hold_the_front_end_for_long() {
     // The uplink is made anew: its queue pairs end, and what they had is given back.
     two.sides[0].host.switch.remove_uplink("net0").unwrap();
     two.until_gone(0);
+}
+
+/// Another process gets the guest's ring when the device has ended what it had of the guest, and not before.
+#[test]
+fn a_switch_that_retires_while_its_device_stalls_leaves_nothing_there() {
+    let two = Two::with_a_frame_that_stays();
+    let Side { host, device, .. } = &two.sides[0];
+    let pair = two.sides[0].queue_pair().unwrap();
+    assert_eq!(device.posted(pair).map(|(sends, _)| sends), Some(1));
+    let mut client = Client::connect(&host.control()).unwrap();
+    let (retired, _control) = client.retire().unwrap();
+    assert!(!retired.dropped, "the device gave it back: no worker had to drop it");
+    assert_eq!(host.stats("a").tx.dropped.get("uplink_refused"), Some(&1));
+    // What the device would send now would be what the guest has put there since.
+    let sent = device.counters().datagrams;
+    device.resume();
+    assert_eq!(device.counters().datagrams, sent);
+    // It does not take over: all is as before.
+    drop(client);
+    two.until_lent(0);
+    assert_eq!(host.switch.uplinks().remove(0).broken, None);
+}
+
+/// Such a device might still read what guests have back: this process keeps the rings, and says what to do.
+#[test]
+fn a_switch_whose_device_is_never_done_is_not_replaced() {
+    let plain = Options::default();
+    let mut two = two_with(ZERO_COPY, &Options { features: plain.features & !MRG_RXBUF, ..plain });
+    two.until_lent(0);
+    two.sides[0].device.pause();
+    let frame = two.frame(0, 0);
+    two.sides[0].guest.send(&frame);
+    two.until("sent", || two.sides[0].counts().sent == 1);
+    let control = two.sides[0].host.control();
+    let retire = || Client::connect(&control).unwrap().retire();
+    let why = retire().unwrap_err().to_string();
+    assert!(why.contains("does not give back the memory of guests") && why.contains("(a)"), "{why}");
+    two.until("the uplink is broken", || two.sides[0].host.switch.uplinks().remove(0).broken.is_some());
+    two.sides[0].host.switch.remove_uplink("net0").unwrap();
+    two.until_gone(0);
+    retire().unwrap();
 }

@@ -8,7 +8,7 @@ use super::harness::dirty::{Log, migrating};
 use super::harness::fabric::{Two, two_with};
 use super::harness::{PATIENCE, bytes_in, measured, pump, udp, vnic};
 use std::time::{Duration, Instant};
-use tidegate_frontend::front_end::Options;
+use tidegate_frontend::front_end::{MRG_RXBUF, Options};
 use tidegate_switch::control::Client;
 use tidegate_verbs::simulated::{Datagram, Fate};
 use vhost::VhostBackend;
@@ -292,6 +292,52 @@ fn buffers_of_a_device_that_is_taken_out_come_back() {
     two.all_arrive(300);
 }
 
+/// Each direction says for itself whether frames are copied, and why.
+#[test]
+fn whether_frames_land_is_told_beside_whether_they_are_sent_from_the_guests_memory() {
+    let plain = Options::default();
+    let without = Options { features: plain.features & !MRG_RXBUF, ..plain.clone() };
+    let two_queues = Options { queue_pairs: 2, ..plain.clone() };
+    let queues = "zero-copy = true\nqueues = 2";
+    for (keys, options, words) in [
+        (ZERO_COPY, &plain, None),
+        (ZERO_COPY, &without, Some("mrg_rxbuf=on")),
+        (queues, &two_queues, Some("several queues")),
+    ] {
+        let mut two = two_with(keys, options);
+        let told = |two: &Two| two.sides[1].zero_copy().filter(|told| told.copied_because.is_none());
+        two.until("frames are sent from the guest's memory", || told(&two).is_some());
+        two.until("whether frames land", || {
+            let why = told(&two).and_then(|told| told.landing).map(|landing| landing.copied_because);
+            match words {
+                None => why == Some(None),
+                Some(words) => why.flatten().is_some_and(|why| why.contains(words)),
+            }
+        });
+        if words.is_none() {
+            // The switch's own buffers are used up first.
+            two.until_landing();
+        }
+        two.until_members();
+        for from in [0, 1] {
+            (0..20).for_each(|_| two.send(from, 1000));
+        }
+        let counted = || {
+            let (counts, of_uplink) = (told(&two).unwrap().counts, two.sides[1].counts());
+            let of_uplink = [
+                (of_uplink.zero_copied_out, of_uplink.zero_copied_out_bytes),
+                (of_uplink.zero_copied_in, of_uplink.zero_copied_in_bytes),
+            ];
+            let of_vnic = [(counts.sent, counts.sent_bytes), (counts.received, counts.received_bytes)];
+            (of_vnic == of_uplink).then_some(of_vnic.map(|(frames, _)| frames))
+        };
+        // Some come by the queue pair before the last announcement.
+        two.until("counts", || {
+            counted().is_some_and(|[sent, received]| sent >= 20 && (received > 0) == words.is_none())
+        });
+    }
+}
+
 /// A driver that receives by several queues later gets its frames copied, from as many buffers as without zero copy.
 #[test]
 fn a_driver_that_enables_a_second_queue_ends_it() {
@@ -323,4 +369,47 @@ fn a_vnic_that_is_removed_has_its_buffers_back() {
     let ring = two.sides[1].guest.front.ring(0);
     let empty = std::iter::from_fn(|| ring.reap()).filter(|used| used.len == 0).count();
     assert!(empty > 10, "{empty} buffers came back");
+}
+
+/// What may still be written to stays: the guest's buffers, its memory, and those of the switch.
+#[test]
+fn a_queue_pair_that_the_device_does_not_destroy_keeps_what_it_may_write_to() {
+    let mut two = two_with(ZERO_COPY, &Options::default());
+    two.until_landing();
+    two.sides[1].guest.drain();
+    let [frame, other] = [(); 2].map(|()| two.frame(0, 1000));
+    let stray = two.datagram(0, &frame);
+    let number = two.sides[1].queue_pair().unwrap();
+    let size = two.sides[1].device.foreign();
+    // It does not even bring it into the error state.
+    two.sides[1].device.refuse("ibv_modify_qp", libc::EIO);
+    two.sides[1].device.refuse("ibv_destroy_qp", libc::EIO);
+    // Its front end waits, and goes on without.
+    two.sides[1].guest.front.share_memory().unwrap();
+    two.sides[1].guest.front.protocol().unwrap().get_features().unwrap();
+    two.until("the uplink is broken", || {
+        let broken = two.sides[1].host.switch.uplinks().remove(0).broken;
+        broken.is_some_and(|why| why.contains("ibv_destroy_qp"))
+    });
+    assert_eq!(two.sides[1].counts().undestroyed_pairs, 1);
+    assert_eq!(two.sides[1].device.foreign(), size, "the former memory alone");
+    let receives = || two.sides[1].device.posted(number).unwrap().1;
+    let before = receives();
+    assert!(before > 32);
+    for _ in 0..before {
+        assert_eq!(two.fabric.forge(stray.clone()), Fate::Delivered);
+    }
+    assert_eq!(receives(), 0, "all went to memory that is there");
+    // No other process is given buffers in which frames may land.
+    let why = Client::connect(&two.sides[1].host.control()).unwrap().retire().unwrap_err().to_string();
+    assert!(why.contains("does not give back") && why.contains("(b)"), "{why}");
+    two.sides[1].host.switch.remove_uplink("net0").unwrap();
+    assert_eq!(two.sides[1].device.foreign(), size);
+    // Frames within the host need no device.
+    let host = &two.sides[1].host;
+    let mut near = host.guest(&vnic("near", 9, ""));
+    let mac = two.sides[1].guest.mac();
+    let frame = udp(mac, near.mac(), &other);
+    near.send(&frame);
+    assert_eq!(two.sides[1].guest.receive(), frame);
 }

@@ -53,12 +53,22 @@ pub fn of_vnic(rdma: &VnicRdma) -> String {
     out
 }
 
-/// Returns whether zero copy is in force, or why not.
+/// Returns whether zero copy is in force, each way, or why not.
 fn zero_copy(status: &ZeroCopyStatus) -> String {
-    match &status.copied_because {
-        Some(why) => format!("  zero copy: no: {}\n", visible(why)),
-        None => format!("  zero copy: yes, with {} of the guest's memory\n", size(status.registered)),
+    if let Some(why) = &status.copied_because {
+        return format!("  zero copy: no: {}\n", visible(why));
     }
+    let counts = &status.counts;
+    let figures = |bytes, frames| format!("{} of {} frames", size(bytes), count(frames));
+    let (out, into) =
+        (figures(counts.sent_bytes, counts.sent), figures(counts.received_bytes, counts.received));
+    let lands = match status.landing.as_ref().map(|landing| &landing.copied_because) {
+        Some(None) => format!("yes: {into}"),
+        Some(Some(why)) => format!("no: {}", visible(why)),
+        None => "this switch is of an earlier release, which does not tell".into(),
+    };
+    let memory = size(status.registered);
+    format!("  zero copy, out: yes, with {memory} of the guest's memory: {out}\n  zero copy, in: {lands}\n")
 }
 
 /// Returns what was copied and what was not, of all vNICs of an uplink, both ways.
@@ -93,6 +103,7 @@ pub fn of_uplink(status: &RdmaStatus) -> String {
         ("in too many pieces", counts.too_many_pieces),
         ("in no region", counts.no_region),
         ("guests with holes", counts.holes),
+        ("not destroyed", counts.undestroyed_pairs),
     ] {
         if number > 0 || matches!(what, "sent" | "received" | "not sent") {
             let _ = writeln!(out, "  {what:<20}  {}", count(number));
@@ -108,7 +119,7 @@ pub fn of_uplink(status: &RdmaStatus) -> String {
 mod tests {
     use super::*;
     use tidegate_agent::views::{RdmaWay, VnicQueuePair};
-    use tidegate_evidence::RdmaCounts;
+    use tidegate_evidence::{LandingStatus, RdmaCounts, ZeroCopyCounts};
 
     #[test]
     fn each_way_has_its_reason() {
@@ -151,14 +162,23 @@ mod tests {
             zero_copy: Some(ZeroCopyStatus {
                 copied_because: copied_because.map(Into::into),
                 registered: 1 << 30,
+                counts: ZeroCopyCounts { sent: 900, sent_bytes: 3_000_000, ..ZeroCopyCounts::default() },
+                landing: Some(LandingStatus { copied_because: Some("\u{1b}no mergeable buffers".into()) }),
                 ..ZeroCopyStatus::default()
             }),
             counts: Some(counts),
             ..VnicQueuePair::default()
         };
-        let pairs = vec![pair(None), pair(Some("\u{1b}not preallocated"))];
+        let mut lands = pair(None);
+        if let Some(told) = &mut lands.zero_copy {
+            told.landing = Some(LandingStatus::default());
+            told.counts = ZeroCopyCounts { received: 4, received_bytes: 5_000, ..told.counts };
+        }
+        let pairs = vec![pair(None), lands, pair(Some("\u{1b}not preallocated"))];
         let text = of_vnic(&VnicRdma { pairs, ..VnicRdma::default() });
-        assert!(text.contains("\n  zero copy: yes, with 1.07 GB of the guest's memory\n"), "{text}");
+        let of_it = "\n  zero copy, out: yes, with 1.07 GB of the guest's memory: 3.00 MB of 900 frames\n  zero copy, in: no: ";
+        assert!(text.contains(of_it), "{text}");
+        assert!(text.contains("\n  zero copy, in: yes: 5.00 kB of 4 frames\n"), "{text}");
         assert!(text.contains("zero copy: no: ") && !text.contains('\u{1b}'), "{text}");
         let out = "net0 in all, out: 4.00 MB of 1,000 frames zero-copied, 192 kB copied\n";
         assert!(text.contains(out), "{text}");

@@ -23,6 +23,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The one port that is used: devices count from 1.
 pub(super) const PORT: u8 = 1;
@@ -87,7 +88,8 @@ pub(super) struct Queue {
 pub(super) struct Pair {
     raw: Raw<QueuePair>,
     domain: Arc<Domain>,
-    _queues: [Arc<Queue>; 2],
+    queues: [Arc<Queue>; 2],
+    undestroyed: Arc<AtomicBool>,
 }
 
 /// Returns an object that the library made, or why it made none.
@@ -351,7 +353,8 @@ impl Pair {
         // SAFETY: the domain and both queues are there. It reads the attributes, and writes what it gives into them.
         let raw = unsafe { (domain.functions().create_qp)(domain.raw.as_ptr(), &raw mut attributes) };
         let raw = made("ibv_create_qp", raw)?;
-        Ok(Self { raw, domain: domain.clone(), _queues: [sends.clone(), receives.clone()] })
+        let queues = [sends.clone(), receives.clone()];
+        Ok(Self { raw, domain: domain.clone(), queues, undestroyed: Arc::default() })
     }
 
     pub(super) fn number(&self) -> u32 {
@@ -361,6 +364,11 @@ impl Pair {
 
     pub(super) fn domain(&self) -> &Arc<Domain> {
         &self.domain
+    }
+
+    /// Returns what its drop sets if the library does not destroy it.
+    pub(super) fn undestroyed(&self) -> Arc<AtomicBool> {
+        self.undestroyed.clone()
     }
 
     pub(super) fn modify(&self, mut attributes: PairAttributes, mask: c_int) -> Result<(), Error> {
@@ -451,7 +459,11 @@ impl Drop for Queue {
 impl Drop for Pair {
     fn drop(&mut self) {
         // SAFETY: the owner alone uses the pair.
-        unsafe { (self.domain.functions().destroy_qp)(self.raw.as_ptr()) };
+        if unsafe { (self.domain.functions().destroy_qp)(self.raw.as_ptr()) } != 0 {
+            self.undestroyed.store(true, Ordering::Release);
+            // It still has them.
+            std::mem::forget((self.domain.clone(), self.queues.clone()));
+        }
     }
 }
 

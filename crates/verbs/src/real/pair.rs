@@ -11,6 +11,7 @@ use super::{Address, CompletionQueue, Device, Region};
 use crate::{Access, Depths, Error};
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// A piece of memory, of parts of this crate's public type.
 #[derive(Clone, Copy)]
@@ -83,6 +84,10 @@ impl QueuePair {
 
     pub(crate) fn number(&self) -> u32 {
         self.pair.number()
+    }
+
+    pub(crate) fn undestroyed(&self) -> Arc<AtomicBool> {
+        self.pair.undestroyed()
     }
 
     pub(crate) fn set_q_key(&self, q_key: u32) -> Result<(), Error> {

@@ -15,6 +15,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Registered memory.
@@ -198,7 +199,8 @@ impl Drop for Place {
 pub(crate) struct QueuePair {
     device: Device,
     number: u32,
-    _queues: [Arc<Place>; 2],
+    queues: [Arc<Place>; 2],
+    undestroyed: Arc<AtomicBool>,
 }
 
 impl QueuePair {
@@ -219,11 +221,15 @@ impl QueuePair {
         }
         let pair = Pair::new([places[0].number, places[1].number], depths, q_key);
         let number = device.fabric().lock().add_pair(device.index(), pair);
-        Ok(Self { device: device.clone(), number, _queues: places })
+        Ok(Self { device: device.clone(), number, queues: places, undestroyed: Arc::default() })
     }
 
     pub(crate) fn number(&self) -> u32 {
         self.number
+    }
+
+    pub(crate) fn undestroyed(&self) -> Arc<AtomicBool> {
+        self.undestroyed.clone()
     }
 
     pub(crate) fn set_q_key(&self, q_key: u32) -> Result<(), Error> {
@@ -291,7 +297,14 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        self.device.fabric().lock().machines[self.device.index()].pairs.remove(&self.number);
+        let (mut network, index) = (self.device.fabric().lock(), self.device.index());
+        // A device that was taken out has none any more.
+        if network.machines[index].is_gone || network.check_call(index, "ibv_destroy_qp").is_ok() {
+            network.machines[index].pairs.remove(&self.number);
+        } else {
+            self.undestroyed.store(true, Ordering::Release);
+            std::mem::forget(self.queues.clone());
+        }
     }
 }
 

@@ -53,21 +53,32 @@ fn receive<'a>(pieces: &'a [Piece<'a>]) -> Receive<'a> {
     Receive { id: 2, pieces }
 }
 
-/// Runs all checks. The process gets a small limit on its locked memory.
+/// A kind of refusals.
+type Refusal = fn(&Arc<Library>, &End, &End);
+
+/// All kinds, each with its name. The last one gives the process a small limit on its locked memory.
+const REFUSALS: [(&str, Refusal); 10] = [
+    ("unknown devices", |library, a, _| unknown_devices(library, a)),
+    ("sizes that no device has", |_, a, _| sizes(&a.device)),
+    ("bytes beyond a region", |_, a, b| bytes_beyond_a_region(a, b)),
+    ("parts of another opening", parts_of_another_opening),
+    ("privileged Q_Keys", |_, a, b| keys(a, b)),
+    ("more than a queue holds", |_, a, _| full_queues(a)),
+    ("addresses that are not there", |_, a, _| addresses(a)),
+    ("datagrams longer than a buffer, or than the MTU", |_, a, b| short_buffers(a, b)),
+    ("memory of others that is not there, or may not be written", |_, a, b| memory_of_others(a, b)),
+    ("more locked memory than the limit", |_, a, _| locked_memory(&a.device)),
+];
+
+/// Runs all checks, prints the name of each, and then has the device conform.
 ///
 /// # Panics
 /// Something is not refused, or not with the right words.
 pub fn check_all(library: &Arc<Library>, a: &End, b: &End) {
-    unknown_devices(library, a);
-    sizes(&a.device);
-    bytes_beyond_a_region(a, b);
-    parts_of_another_opening(library, a, b);
-    keys(a, b);
-    full_queues(a);
-    addresses(a);
-    short_buffers(a, b);
-    memory_of_others(a, b);
-    locked_memory(&a.device);
+    for (name, check) in REFUSALS {
+        println!("refused: {name}");
+        check(library, a, b);
+    }
     conform(a, b);
 }
 

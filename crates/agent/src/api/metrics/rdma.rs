@@ -8,13 +8,13 @@ use super::families::{Families, Kind::Counter, Kind::Gauge};
 use crate::views::UplinkView;
 use std::collections::BTreeMap;
 use std::fmt;
-use tidegate_evidence::RdmaCounts;
+use tidegate_evidence::{RdmaCounts, ZeroCopyCounts};
 
 /// A counter: name, help, value.
 type Family = (&'static str, &'static str, fn(&RdmaCounts) -> u64);
 
 /// Each counter of [`RdmaCounts`].
-const COUNTERS: [Family; 20] = [
+const COUNTERS: [Family; 21] = [
     ("rdma_sent_datagrams", "Datagrams that the device took", |c| c.sent),
     ("rdma_sent_bytes", "Bytes of their frames", |c| c.sent_bytes),
     ("rdma_unsent_datagrams", "Datagrams that the device did not take, or could not send", |c| c.unsent),
@@ -51,6 +51,15 @@ const COUNTERS: [Family; 20] = [
     ("rdma_lost_datagrams", "Datagrams of members that never arrived", |c| c.lost),
     ("rdma_waits_for_buffers", "Times that a frame found no send buffer", |c| c.no_buffers),
     ("rdma_failed_queue_pairs", "Queue pairs that failed", |c| c.failed_pairs),
+    ("rdma_undestroyed_queue_pairs", "Queue pairs that the device did not destroy", |c| c.undestroyed_pairs),
+];
+
+/// A counter of a vNIC: name, help, value of frames that it sent, and of those that it received.
+type OfVnic = (&'static str, &'static str, fn(&ZeroCopyCounts) -> u64, fn(&ZeroCopyCounts) -> u64);
+
+const VNICS: [OfVnic; 2] = [
+    ("vnic_zero_copied_frames", "Frames of a vNIC whose payload was not copied", |c| c.sent, |c| c.received),
+    ("vnic_zero_copied_bytes", "Bytes of that payload", |c| c.sent_bytes, |c| c.received_bytes),
 ];
 
 impl Families<'_, '_> {
@@ -62,6 +71,29 @@ impl Families<'_, '_> {
                 by_rdma().map(|(uplink, rdma)| (vec![("uplink", uplink)], count(&rdma.counts) as f64));
             self.family(name, help, Counter, values)?;
         }
+        let zero_copies = || {
+            by_rdma().flat_map(|(uplink, rdma)| {
+                rdma.pairs
+                    .iter()
+                    .filter_map(move |pair| Some((uplink, &*pair.vnic, pair.zero_copy.as_ref()?)))
+            })
+        };
+        for (name, help, sent, received) in VNICS {
+            let values = zero_copies().flat_map(|(uplink, vnic, zero_copy)| {
+                let labels = move |way| vec![("vnic", vnic), ("uplink", uplink), ("direction", way)];
+                [("tx", sent), ("rx", received)].map(|(way, of)| (labels(way), of(&zero_copy.counts) as f64))
+            });
+            self.family(name, help, Counter, values)?;
+        }
+        let help = "1 where payload of a vNIC's frames is not copied, 0 where all is: sent from the guest's memory (tx), landing in it (rx)";
+        let states = zero_copies().flat_map(|(uplink, vnic, zero_copy)| {
+            let labels = move |way| vec![("vnic", vnic), ("uplink", uplink), ("direction", way)];
+            let sent = zero_copy.copied_because.is_none();
+            let lands = zero_copy.landing.as_ref().is_some_and(|landing| landing.copied_because.is_none());
+            [("tx", sent), ("rx", sent && lands)]
+                .map(|(way, is_so)| (labels(way), f64::from(u8::from(is_so))))
+        });
+        self.family("vnic_zero_copy", help, Gauge, states)?;
         let pairs = by_rdma().flat_map(|(uplink, rdma)| {
             rdma.pairs.iter().map(move |pair| {
                 let labels = vec![("vnic", pair.vnic.as_str()), ("uplink", uplink)];
@@ -80,7 +112,7 @@ mod tests {
     use crate::api::metrics::encode;
     use crate::board::Published;
     use std::sync::Arc;
-    use tidegate_evidence::{QueuePairStatus, RdmaStatus};
+    use tidegate_evidence::{LandingStatus, QueuePairStatus, RdmaStatus, ZeroCopyStatus};
 
     #[test]
     fn each_counter_and_each_vnic_is_there() {
@@ -94,7 +126,12 @@ mod tests {
             queue_pair,
             ..QueuePairStatus::default()
         };
-        let pairs = vec![pair("a", Some(17)), pair("b", None)];
+        let mut pairs = vec![pair("a", Some(17)), pair("b", None)];
+        pairs[0].zero_copy = Some(ZeroCopyStatus {
+            landing: Some(LandingStatus { copied_because: Some("no mergeable buffers".into()) }),
+            counts: ZeroCopyCounts { sent: 31, sent_bytes: 32, received: 33, received_bytes: 34 },
+            ..ZeroCopyStatus::default()
+        });
         let view = UplinkView::with_rdma("net0", RdmaStatus { pairs, counts, ..RdmaStatus::default() });
         let uplinks = BTreeMap::from([("net0".to_owned(), view)]);
         let text = encode(Arc::new(Published { uplinks, ..Published::starting() })).unwrap();
@@ -107,5 +144,18 @@ mod tests {
         assert_eq!(serde_json::to_value(counts).unwrap().as_object().unwrap().len(), COUNTERS.len());
         assert!(text.contains("tidegate_rdma_queue_pair{vnic=\"a\",uplink=\"net0\"} 1"), "{text}");
         assert!(text.contains("tidegate_rdma_queue_pair{vnic=\"b\",uplink=\"net0\"} 0"), "{text}");
+        for (name, direction, value) in [
+            ("vnic_zero_copy", "tx", 1),
+            ("vnic_zero_copy", "rx", 0),
+            ("vnic_zero_copied_frames_total", "tx", 31),
+            ("vnic_zero_copied_bytes_total", "tx", 32),
+            ("vnic_zero_copied_frames_total", "rx", 33),
+            ("vnic_zero_copied_bytes_total", "rx", 34),
+        ] {
+            let line =
+                format!("tidegate_{name}{{vnic=\"a\",uplink=\"net0\",direction=\"{direction}\"}} {value}");
+            assert!(text.contains(&line), "{line}{text}");
+        }
+        assert!(!text.contains("tidegate_vnic_zero_copy{vnic=\"b\""), "it has not asked for that");
     }
 }

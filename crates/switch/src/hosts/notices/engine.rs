@@ -256,12 +256,7 @@ impl Engine {
         let Some(segment) = Segment::new(notice.vni) else { return Err(NoticeRefusal::Malformed) };
         match notice.body {
             Body::ClockRequest => {
-                if !peer.may_ask(now) {
-                    return Err(NoticeRefusal::TooMany);
-                }
-                if peer.is_unknown(notice.started_ns) {
-                    peer.exchange.hurry(now);
-                }
+                peer.admit_request(notice, now)?;
                 let reply = ClockReply {
                     asked_started_ns: notice.started_ns,
                     asked_number: notice.number,

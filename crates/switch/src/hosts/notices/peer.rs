@@ -23,7 +23,7 @@ use tidegate_uplink::clock::Estimate;
 use tidegate_uplink::notice::{Notice, Refused};
 use tidegate_uplink::replay::Window;
 
-/// Requests a second that are taken from one peer, and as many other messages.
+/// Requests a second that are taken from one peer, as many of processes that are not known, and as many other messages.
 const RATE: u64 = 200;
 
 /// Returns why a message that is no notice for this host is not taken.
@@ -44,8 +44,10 @@ pub(super) struct Peer {
     /// The start of its process, as its last answer says (ns, its clock).
     started: Option<u64>,
     window: Window,
-    /// Requests may be recorded ones, and use up no other's tokens.
+    /// Of the process that has answered.
     requests: Bucket,
+    /// Requests of other processes may be recorded ones, and use up no other's tokens.
+    unknown: Bucket,
     others: Bucket,
     /// Number of the last notice to it.
     number: u32,
@@ -67,6 +69,7 @@ impl Peer {
             started: None,
             window: Window::default(),
             requests: Bucket::new(RATE),
+            unknown: Bucket::new(RATE),
             others: Bucket::new(RATE),
             number: 0,
             exchange: Exchange::default(),
@@ -104,9 +107,22 @@ impl Peer {
         self.number
     }
 
-    /// Whether it may make a request at `now` (ns).
-    pub(super) fn may_ask(&mut self, now: u64) -> bool {
-        self.requests.take(now)
+    /// Checks a request against those before it. Recorded ones of the process that has answered are refused: they would use up what
+    /// that may ask, and it would take this host for deaf.
+    pub(super) fn admit_request(&mut self, notice: &Notice, now: u64) -> Result<(), NoticeRefusal> {
+        let is_known = self.started == Some(notice.started_ns);
+        if is_known && !self.window.arrive(notice.number, notice.sent_ns).is_accepted() {
+            return Err(NoticeRefusal::Replayed);
+        }
+        let bucket = if is_known { &mut self.requests } else { &mut self.unknown };
+        if !bucket.take(now) {
+            return Err(NoticeRefusal::TooMany);
+        }
+        if !is_known {
+            // Perhaps a new process: its answer will tell.
+            self.exchange.hurry(now);
+        }
+        Ok(())
     }
 
     /// Counts a message that is not taken.
@@ -142,11 +158,6 @@ impl Peer {
             return Err(NoticeRefusal::Replayed);
         }
         if self.others.take(now) { Ok(()) } else { Err(NoticeRefusal::TooMany) }
-    }
-
-    /// Whether a request is of a process that has not answered yet.
-    pub(super) fn is_unknown(&self, started: u64) -> bool {
-        self.started != Some(started)
     }
 
     /// Returns its state. `peers`: how many hosts are asked.

@@ -288,6 +288,31 @@ fn authentic_messages_are_taken_at_a_bounded_rate_and_no_other_ones_use_that_up(
     assert_eq!(a.refused("too_many") - before, 100, "half a second later, half as many");
 }
 
+/// A host with a peer's address sends what it has recorded: the peer's own requests are answered all the same.
+#[test]
+fn recorded_requests_keep_no_answer_from_the_peer() {
+    let time = Time::default();
+    let (mut a, mut b) = pair(&time, 5 * SECOND, 0);
+    talk(&time, &mut a, &mut b, 20, (0, 0));
+    time.pass(SECOND);
+    b.engine.send();
+    let recorded = a.capture();
+    let former = b.notice(1, 7, (1, 1, 1), Body::ClockRequest);
+    for (what, why) in [(&recorded[0], "replayed"), (&former, "too_many")] {
+        let (exchanges, refused, unanswered) = (b.counts().exchanges, a.refused(why), b.counts().missing);
+        for _ in 0..500 {
+            // Five in 10 ms: more than the peer may send itself.
+            (0..5).for_each(|_| b.send(what, &a));
+            a.engine.receive();
+            talk(&time, &mut a, &mut b, 1, (0, 0));
+        }
+        assert!(b.counts().exchanges >= exchanges + 19, "four a second, for 5 s: {:?}", b.counts());
+        assert!(b.counts().missing <= unanswered + 1, "{:?}", b.counts());
+        assert!(a.refused(why) > refused + 500, "{:?}", a.counts().refused);
+    }
+    assert!(b.status().reachable && b.status().clock.is_some());
+}
+
 #[test]
 fn a_turn_takes_a_bounded_number_of_messages() {
     let time = Time::default();

@@ -1,6 +1,7 @@
 //! Counters of one link's RDMA lane. Its worker writes them, other threads read them.
 
 use crate::stats::layout::Counter;
+use std::sync::atomic::AtomicU64;
 use tidegate_evidence::DropReason;
 use tidegate_uplink::rdma::Step;
 
@@ -47,10 +48,25 @@ pub struct Counters {
     pub no_buffers: Counter,
     /// Queue pairs that failed.
     pub failed_pairs: Counter,
+    /// Queue pairs that the device did not destroy. Written by any thread.
+    pub undestroyed_pairs: AtomicU64,
     /// Sends under way by [tables](super::Tables) that were replaced: a level.
     pub replaced: Counter,
     /// 1 if a completion queue is of no use any more: the link has to be made anew.
     pub broken: Counter,
+}
+
+/// What was not copied of one guest's frames. Written by the worker of the uplink.
+#[derive(Debug, Default)]
+pub struct GuestCounters {
+    /// Frames whose payload the device read out of the guest's memory.
+    pub sent: Counter,
+    /// Bytes of that payload.
+    pub sent_bytes: Counter,
+    /// Frames whose payload the device wrote into the guest's memory, and that went to the guest.
+    pub received: Counter,
+    /// Bytes of that payload.
+    pub received_bytes: Counter,
 }
 
 impl Counters {

@@ -9,6 +9,7 @@
 //! As long as the regions are there, the memory is mapped, and no other memory has its addresses: a span of another memory
 //! table is in none of them.
 
+use super::counters::GuestCounters;
 use crate::fdb::PortIndex;
 use crate::virtio::{GuestMemory, Span};
 use std::any::Any;
@@ -33,6 +34,7 @@ pub struct GuestRegions {
     /// The port.
     pub port: PortIndex,
     registered: Arc<Registered>,
+    counters: Arc<GuestCounters>,
     /// Its drop tells that the device is done.
     _in_use: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -65,12 +67,25 @@ impl Registered {
 impl GuestRegions {
     /// Returns the regions of `memory`, each registered.
     pub fn new(port: PortIndex, memory: Arc<GuestMemory>, regions: Vec<Region>) -> Self {
-        Self { port, registered: Arc::new(Registered::new(memory, regions)), _in_use: None }
+        let registered = Arc::new(Registered::new(memory, regions));
+        Self { port, registered, counters: Arc::default(), _in_use: None }
     }
 
     /// Returns the regions of the memory of a port's guest, and drops `in_use` when no link and no device uses them any more.
     pub fn in_use(port: PortIndex, registered: Arc<Registered>, in_use: impl Any + Send + Sync) -> Self {
-        Self { port, registered, _in_use: Some(Box::new(in_use)) }
+        Self { port, registered, counters: Arc::default(), _in_use: Some(Box::new(in_use)) }
+    }
+
+    /// Counts there what is not copied.
+    #[must_use]
+    pub fn counting(self, counters: &Arc<GuestCounters>) -> Self {
+        Self { counters: counters.clone(), ..self }
+    }
+
+    /// Returns where it is counted what is not copied.
+    #[inline]
+    pub fn counters(&self) -> &Arc<GuestCounters> {
+        &self.counters
     }
 
     /// Returns the region that has all bytes of a span, and the place of the first one in it.

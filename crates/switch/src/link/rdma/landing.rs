@@ -11,6 +11,8 @@
 //! [`stages`](super::stages) tell who has a slot. A landing keeps the guest's memory mapped: as long as a frame lies in a slot, the
 //! frame's spans are valid, whatever became of queue pair, ring and front end.
 
+use super::counters::GuestCounters;
+use super::guest::GuestRegions;
 use super::memory::Buffers;
 use super::setup::Setup;
 use super::stages::Stages;
@@ -49,6 +51,7 @@ pub struct Landing {
     pub(super) scratch: Buffers,
     /// Keeps the buffers mapped.
     _memory: Arc<GuestMemory>,
+    counters: Arc<GuestCounters>,
     /// The device has nothing of it any more.
     pub(super) over: Arc<AtomicBool>,
     /// Its port's driver receives in another way by now.
@@ -100,26 +103,26 @@ pub struct Taken<'a> {
 }
 
 impl Landing {
-    /// Makes the slots of a port, in its guest's `memory`. `over` tells that the device has nothing of it any more. The uplink's link
+    /// Makes the slots of a port, in its guest's memory. `over` tells that the device has nothing of it any more. The uplink's link
     /// [gets to know](super::Incoming::set_landing) it first, then the port gets [its half](super::PortHalf).
     ///
     /// # Errors
     /// No memory may be registered.
     pub(super) fn new(
         setup: &Setup,
-        port: PortIndex,
-        memory: Arc<GuestMemory>,
+        guest: &GuestRegions,
         over: Arc<AtomicBool>,
     ) -> Result<Arc<Self>, Error> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let scratch = Region::new(&setup.device, usize::from(SLOTS) * SCRATCH)?;
         Ok(Arc::new(Self {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
-            port,
+            port: guest.port,
             stages: Stages::new(SLOTS),
             slots: (0..SLOTS).map(|_| Slot::default()).collect(),
             scratch: Buffers::new(scratch, SCRATCH),
-            _memory: memory,
+            _memory: guest.memory().clone(),
+            counters: guest.counters().clone(),
             over,
             is_unfit: AtomicBool::new(false),
         }))
@@ -196,7 +199,12 @@ impl Landing {
             return None;
         }
         let len = self.payload_len(at);
-        self.stages.come_back(at)?.then_some(len)
+        let is_delivered = self.stages.come_back(at)?;
+        if is_delivered {
+            self.counters.received.add(1);
+            self.counters.received_bytes.add(len.into());
+        }
+        is_delivered.then_some(len)
     }
 }
 

@@ -114,6 +114,11 @@ impl Tables {
         Self { guests: guests.into(), ..self }
     }
 
+    /// Returns the memory of all guests.
+    pub fn guests(&self) -> &[Arc<GuestRegions>] {
+        &self.guests
+    }
+
     /// Returns the memory of a port's guest, if the device may read it.
     #[inline]
     pub fn guest(&self, port: PortIndex) -> Option<&Arc<GuestRegions>> {

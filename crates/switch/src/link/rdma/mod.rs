@@ -25,7 +25,7 @@
 //! - [`landing`]: frames that land in a guest's buffers; [`port_half`]: its port's part; [`stages`]: who has these
 //! - [`numbers`]: what both remember of pairs of queue pairs
 //! - [`memory`]: bytes of registered memory
-//! - [`retire`]: the end of replaced tables
+//! - [`retire`]: the end of replaced tables; `over`: of a queue pair
 //! - [`counters`]: what went, came, and was refused
 
 pub mod counters;
@@ -39,6 +39,7 @@ pub mod members;
 pub mod memory;
 pub mod numbers;
 pub mod outgoing;
+mod over;
 pub mod pair;
 pub mod pool;
 pub mod port_half;
@@ -52,7 +53,7 @@ pub(crate) mod testing;
 mod tests;
 pub mod waiting;
 
-pub use counters::Counters;
+pub use counters::{Counters, GuestCounters};
 pub use guest::{GuestRegions, Registered};
 pub use incoming::Incoming;
 pub use landing::Landing;

@@ -375,6 +375,8 @@ impl Destined<'_> {
         lane.places[usize::from(at)] = places;
         counters.zero_copied_out.add(1);
         counters.zero_copied_out_bytes.add((len - more) as u64);
+        guest.counters().sent.add(1);
+        guest.counters().sent_bytes.add((len - more) as u64);
         // SAFETY: as in `room`.
         unsafe { lane.memory.bytes_mut(at, begin) }.map_or(Gathered::Full, Gathered::Begin)
     }

@@ -14,6 +14,7 @@ use super::gather;
 use super::guest::GuestRegions;
 use super::landing::{self, Landing};
 use super::memory::Buffers;
+use super::over::Over;
 use super::setup::{LONGEST, PAIRS, Place, RECEIVES, SENDS, Setup};
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::virtio::{Single, Span};
@@ -61,17 +62,6 @@ pub struct LocalPair {
     landing: OnceLock<Arc<Landing>>,
     /// After the queue pair: told when the device has destroyed that.
     over: Over,
-    _place: Place,
-}
-
-/// Tells by its drop that a queue pair is gone.
-#[derive(Debug, Default)]
-struct Over(Arc<AtomicBool>);
-
-impl Drop for Over {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
 }
 
 impl Setup {
@@ -111,6 +101,8 @@ impl LocalPair {
         let pieces = setup.device.pieces().clamp(1, PIECES);
         let depths = Depths { send: SENDS, receive: RECEIVES, pieces };
         let queue_pair = QueuePair::new(&setup.device, &setup.sends, &setup.receives, depths, q_key)?;
+        let tag = place.tag() << u16::BITS;
+        let over = Over::new(setup, &queue_pair, &buffers, place);
         Ok(Self {
             port,
             segment,
@@ -122,11 +114,10 @@ impl LocalPair {
             overflow,
             posted: Default::default(),
             failed: AtomicBool::new(false),
-            tag: place.tag() << u16::BITS,
+            tag,
             has: AtomicU32::new(0),
             landing: OnceLock::new(),
-            over: Over::default(),
-            _place: place,
+            over,
         })
     }
 
@@ -215,9 +206,19 @@ impl LocalPair {
         self.landing.get().is_none() && self.pieces >= OF_SLOT as usize && !self.is_failed()
     }
 
+    /// Returns how many pieces its requests may have, and how many a landing needs.
+    pub fn pieces(&self) -> (usize, usize) {
+        (self.pieces, OF_SLOT as usize)
+    }
+
     /// Returns what is set when the device has destroyed it.
     pub(super) fn over(&self) -> Arc<AtomicBool> {
-        self.over.0.clone()
+        self.over.flag()
+    }
+
+    /// Keeps what frames land in until the device has destroyed it.
+    pub(super) fn keep(&self, landing: &Arc<Landing>, guest: &Arc<GuestRegions>) {
+        self.over.keep(landing, guest);
     }
 
     /// Returns how many slots may be posted, of which `posted` are: as long as the region's buffers are posted, fewer.

@@ -38,7 +38,8 @@ impl PortHalf {
     /// # Errors
     /// No memory may be registered.
     pub fn new(setup: &Setup, feed: Feed) -> Result<(Arc<Landing>, Self), Error> {
-        let landing = Landing::new(setup, feed.pair.port, feed.guest.memory().clone(), feed.pair.over())?;
+        let landing = Landing::new(setup, &feed.guest, feed.pair.over())?;
+        feed.pair.keep(&landing, &feed.guest);
         Ok((landing.clone(), Self { landing, feed: Some(feed) }))
     }
 

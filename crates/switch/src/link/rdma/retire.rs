@@ -9,6 +9,7 @@ use super::counters::Counters;
 use super::members::Tables;
 use super::pair::LocalPair;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Longest wait for the ends of sends (ns).
 const LONGEST: u64 = 2_000_000_000;
@@ -91,8 +92,20 @@ impl Retiring {
 
 impl Drop for Retiring {
     fn drop(&mut self) {
-        if self.counters.replaced.get() > 0 && (self.is_stuck || !self.has_last_pairs()) {
+        if self.counters.replaced.get() == 0 {
+            return;
+        }
+        if self.is_stuck || !self.has_last_pairs() {
             std::mem::forget(self.old.take());
+            return;
+        }
+        let undestroyed = || self.counters.undestroyed_pairs.load(Ordering::Relaxed);
+        let before = undestroyed();
+        let guests = self.old.as_ref().map(|old| old.guests().to_vec());
+        self.old = None;
+        if undestroyed() > before {
+            // One of its queue pairs may still read it.
+            std::mem::forget(guests);
         }
     }
 }

@@ -196,7 +196,10 @@ impl<'a> Control<'a> {
     }
 
     /// Whether an RDMA device may fill receive buffers.
-    pub fn can_land(&self) -> bool {
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn can_land(&self) -> Result<(), &'static str> {
         self.rx.can_land()
     }
 

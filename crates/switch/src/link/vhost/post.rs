@@ -131,13 +131,29 @@ impl Rx {
     }
 
     /// Whether an RDMA device may fill buffers, and fills none yet.
-    pub(super) fn can_land(&self) -> bool {
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn can_land(&self) -> Result<(), &'static str> {
         let ring = self.rings.first().and_then(Option::as_ref);
-        self.land.is_none()
-            && self.log.is_none()
-            && self.enabled[..] == [QUEUE]
-            && takes_landed(&self.receiver)
-            && ring.is_some_and(|ring| ring.queue.can_keep())
+        let whys = [
+            (self.land.is_some(), "buffers in which frames landed before have not all come back"),
+            (self.log.is_some(), "the guest is migrating"),
+            (self.enabled.len() > 1, "the guest's driver receives by several queues"),
+            (
+                self.enabled[..] != [QUEUE] || ring.is_none(),
+                "the guest's driver has not enabled its receive queue",
+            ),
+            (
+                !takes_landed(&self.receiver),
+                "the guest's driver has no mergeable receive buffers (mrg_rxbuf=on)",
+            ),
+            (
+                !ring.is_some_and(|ring| ring.queue.can_keep()),
+                "the guest's driver has its receive buffers back in order (VIRTIO_F_IN_ORDER)",
+            ),
+        ];
+        whys.into_iter().find_map(|(is_so, why)| is_so.then_some(why)).map_or(Ok(()), Err)
     }
 
     /// Begins to let an RDMA device fill buffers.
@@ -145,7 +161,7 @@ impl Rx {
     /// # Errors
     /// It [cannot](Self::can_land): the half.
     pub(super) fn land(&mut self, half: PortHalf) -> Result<(), PortHalf> {
-        if !self.can_land() {
+        if self.can_land().is_err() {
             return Err(half);
         }
         self.land = Some(Box::new(Land::new(half)));

@@ -16,6 +16,7 @@ use crate::vhost_user::errands::Errands;
 use crate::virtio::GuestMemory;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(in crate::server) struct Guests {
     guests: Mutex<BTreeMap<PortIndex, Guest>>,
     changed: Condvar,
+    /// No link may begin to use any guest's memory. Read under the lock.
+    are_all_held: AtomicBool,
     /// Locked memory that they may have.
     budget: Arc<Budget>,
 }
@@ -195,6 +198,39 @@ impl Guests {
         held
     }
 
+    /// Ends the uses of all guests' memory as [`Kind::Lent`], and waits for it, at most two seconds: `hurry` has the thread `rdma` look
+    /// at once. None begins until they are [released](Self::release_all).
+    ///
+    /// # Errors
+    /// The ports whose guests' memory is still used; all are released.
+    pub(super) fn hold_all(&self, hurry: impl FnOnce()) -> Result<(), Vec<PortIndex>> {
+        self.are_all_held.store(true, Ordering::Relaxed);
+        hurry();
+        let is_lent = |guest: &Guest| guest.uses[Kind::Lent as usize] > 0;
+        // A device that was waited for in vain is not waited for again.
+        let waits = |guests: &mut BTreeMap<PortIndex, Guest>| {
+            guests.values().any(|guest| is_lent(guest) && !guest.is_stuck)
+        };
+        let waited = self.changed.wait_timeout_while(self.lock(), PATIENCE, waits);
+        let guests = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let lent: Vec<_> = guests.iter().filter(|(_, guest)| is_lent(guest)).map(|(port, _)| *port).collect();
+        drop(guests);
+        if lent.is_empty() {
+            return Ok(());
+        }
+        self.release_all();
+        Err(lent)
+    }
+
+    /// Lets links use guests' memory again.
+    pub(super) fn release_all(&self) {
+        self.are_all_held.store(false, Ordering::Relaxed);
+    }
+
+    fn are_all_held(&self) -> bool {
+        self.are_all_held.load(Ordering::Relaxed)
+    }
+
     /// Returns the memory that a port's guest has for a device.
     ///
     /// # Errors
@@ -216,7 +252,7 @@ impl Guests {
                 "the guest's driver negotiated VIRTIO_F_IN_ORDER before the contract had zero-copy: restart the VM, or load the driver anew",
             ));
         }
-        Ok(Offer { is_held: guest.is_held, ..offer.clone() })
+        Ok(Offer { is_held: guest.is_held || self.are_all_held(), ..offer.clone() })
     }
 
     /// Begins a use of memory that was [offered](Self::offer); `None` if it may not begin now.
@@ -231,7 +267,8 @@ impl Guests {
         let is_offered = guest.offer.as_ref().is_some_and(|offer| offer.is_same(memory));
         // While a device is not done with former memory, it gets no other: so no front end makes it keep more and more.
         let others = if kind == Kind::Lent { &guest.uses[..1] } else { &guest.uses[1..] };
-        if !is_offered || guest.is_held || others.iter().any(|uses| *uses > 0) {
+        let is_held = guest.is_held || self.are_all_held();
+        if !is_offered || is_held || others.iter().any(|uses| *uses > 0) {
             return None;
         }
         guest.uses[kind as usize] += 1;
@@ -285,7 +322,6 @@ impl Drop for Held<'_> {
 mod tests {
     use super::*;
     use crate::virtio::memory::RegionSpec;
-    use std::sync::atomic::{AtomicBool, Ordering};
     use tidegate_frontend::memory::SharedMemory;
 
     const PORT: PortIndex = 3;
@@ -347,6 +383,39 @@ mod tests {
         let mut of = guests.begin(PORT, &weak, Kind::Registering).unwrap();
         assert!(of.is_registered(&weak));
         assert!(guests.begin(PORT, &weak, Kind::Registering).is_none(), "registered already");
+    }
+
+    #[test]
+    fn a_process_that_takes_over_waits_for_all_devices_and_no_use_begins_meanwhile() {
+        let memory = memory();
+        let (guests, weak) = (ready(&memory), Arc::downgrade(&memory));
+        let of = guests.begin(PORT, &weak, Kind::Lent).unwrap();
+        let registered = guests.begin(PORT, &weak, Kind::Registering).unwrap();
+        let hurried = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let device = || {
+                while !hurried.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                assert!(guests.offer(PORT).unwrap().is_held);
+                std::thread::sleep(Duration::from_millis(20));
+                drop(of);
+            };
+            scope.spawn(device);
+            guests.hold_all(|| hurried.store(true, Ordering::Relaxed)).unwrap();
+        });
+        assert!(guests.begin(PORT, &weak, Kind::Lent).is_none());
+        drop(registered);
+        guests.release_all();
+        let of = guests.begin(PORT, &weak, Kind::Lent).unwrap();
+        // A device that was waited for in vain is not waited for again.
+        drop(guests.hold(PORT, Kind::Lent, || ()));
+        let began = std::time::Instant::now();
+        assert_eq!(guests.hold_all(|| ()), Err(vec![PORT]));
+        assert!(began.elapsed() < PATIENCE);
+        assert!(!guests.offer(PORT).unwrap().is_held, "it may go on");
+        drop(of);
+        guests.hold_all(|| ()).unwrap();
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //!                                                                          ─▶ buffers are the guest's ─▶ its memory is free
 //! ```
 //!
-//! A landing uses the memory like the link does: a port's thread that [holds](super::guests) the memory waits for this end, too.
+//! A landing uses the memory like the link does: who [holds](super::guests) the memory, a port's thread or a live upgrade, waits for this
+//! end, too.
 
 use super::landings::{Entry, LINGER, TRY_EVERY, UNFIT};
 use super::making::Making;
@@ -23,13 +24,12 @@ impl Switch {
     /// others. Before the link's [step](Making::step), which replaces their queue pairs.
     pub(super) fn end_landings(&self, making: &mut Making, is_leaving: bool) {
         let now = clock();
-        let are_off = is_leaving || self.rdma.are_landings_off();
         for port in making.landings.by_port.keys().copied().collect::<Vec<_>>() {
             let Some(entry) = making.landings.by_port.get(&port) else { continue };
             let (number, queue_pair) = (entry.landing.number, entry.queue_pair);
             // The device would have few buffers of the switch's, and those of the guest would be kept for nothing.
             let is_unfit = entry.landing.is_unfit();
-            let stays = !are_off && !is_unfit && making.keeps(port, queue_pair, &entry.guest);
+            let stays = !is_leaving && !is_unfit && making.keeps(port, queue_pair, &entry.guest);
             if !stays && entry.closed_at.is_none() {
                 tracing::info!(port, "frames land in the guest's buffers no more");
                 self.close_landing(making, port, now);
@@ -53,6 +53,7 @@ impl Switch {
             {
                 making.landings.by_port.remove(&port);
                 making.landings.ended.push(number);
+                making.note_news();
             }
         }
     }
@@ -74,9 +75,6 @@ impl Switch {
         for number in std::mem::take(&mut making.landings.ended) {
             drop(self.at_uplink(wished, move |worker, index| worker.forget_landing(index, number)));
         }
-        if self.rdma.are_landings_off() {
-            return;
-        }
         for (port, pair, guest) in making.may_land() {
             let is_due = making.landings.try_at.get(&port).is_none_or(|at| *at <= now);
             if making.landings.by_port.contains_key(&port) || !is_due {
@@ -84,8 +82,11 @@ impl Switch {
             }
             making.landings.try_at.insert(port, now + TRY_EVERY);
             match self.begin_landing(wished, making, (port, pair, guest)) {
-                Ok(()) => tracing::info!(port, "frames land in the guest's buffers"),
-                Err(why) => tracing::debug!(port, "no frame lands in the guest's buffers: {why}"),
+                Ok(()) => {
+                    tracing::info!(port, "frames land in the guest's buffers");
+                    making.note_news();
+                }
+                Err(why) => making.note_not_landing(port, why),
             }
         }
     }
@@ -96,9 +97,7 @@ impl Switch {
         making: &mut Making,
         (port, pair, guest): (PortIndex, Arc<LocalPair>, Arc<GuestRegions>),
     ) -> Result<(), String> {
-        if self.at_port(port, move |worker| worker.can_land(port)) != Some(true) {
-            return Err("its guest has no mergeable buffers, or several receive queues".into());
-        }
+        self.at_port(port, move |worker| worker.can_land(port)).unwrap_or(Err("its port is gone"))?;
         let queue_pair = pair.number();
         let feed = Feed { pair, guest: guest.clone() };
         let (landing, half) = PortHalf::new(&making.lane.setup, feed).map_err(|error| error.to_string())?;
@@ -110,12 +109,10 @@ impl Switch {
         }
         let entry = Entry { landing, queue_pair, guest, closed_at: None, cleared_at: 0 };
         making.landings.by_port.insert(port, entry);
-        let is_begun = self.rdma.note_landing() && {
-            let refused = self.at_port(port, move |worker| worker.land(port, half).err());
-            matches!(refused, Some(None))
-        };
-        // A port's thread that holds the memory waits for the end, even if that was asked for just now.
-        if !is_begun || making.is_held(port) || self.rdma.are_landings_off() {
+        let refused = self.at_port(port, move |worker| worker.land(port, half).err());
+        let is_begun = matches!(refused, Some(None));
+        // Who holds the memory waits for the end, even if that was asked for just now.
+        if !is_begun || making.is_held(port) {
             self.close_landing(making, port, clock());
             return Err("the guest changes its rings or memory".into());
         }

@@ -4,6 +4,7 @@ use crate::fdb::PortIndex;
 use crate::link::rdma::{GuestRegions, Landing};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tidegate_evidence::LandingStatus;
 
 /// Frames that are still on their way so long after nothing more is posted are dropped (ns).
 pub(super) const LINGER: u64 = 50_000_000;
@@ -18,6 +19,8 @@ pub(super) struct Landings {
     pub(super) by_port: BTreeMap<PortIndex, Entry>,
     /// When those without are looked at again (ns).
     pub(super) try_at: BTreeMap<PortIndex, u64>,
+    /// Why there is none at ports whose guests' memory is lent.
+    pub(super) why: BTreeMap<PortIndex, String>,
     /// Numbers of those that ended, and that the link still knows.
     pub(super) ended: Vec<u32>,
 }
@@ -39,6 +42,16 @@ impl Landings {
     /// Returns how many there are.
     pub(super) fn count(&self) -> usize {
         self.by_port.len()
+    }
+
+    /// Whether frames of a port land, or why not.
+    pub(super) fn status(&self, port: PortIndex) -> LandingStatus {
+        let why = match self.by_port.get(&port) {
+            Some(entry) if entry.closed_at.is_none() => None,
+            Some(_) => Some("another queue pair takes the place of the one by which frames landed".into()),
+            None => Some(self.why.get(&port).cloned().unwrap_or_else(|| "it begins soon".into())),
+        };
+        LandingStatus { copied_because: why }
     }
 
     /// Whether some are being ended.

@@ -13,7 +13,7 @@ use super::guests::{Guests, Kind, Offer, Why};
 use super::plan::Failures;
 use super::registering::{NOT_WHOLE, Pinned, Registering};
 use crate::fdb::PortIndex;
-use crate::link::rdma::GuestRegions;
+use crate::link::rdma::{GuestCounters, GuestRegions};
 use crate::virtio::GuestMemory;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -24,6 +24,9 @@ use tidegate_verbs::Device;
 const LOOK_EVERY: u64 = 200_000_000;
 /// A registration is followed by a pause of so many times its own duration: a large guest costs no more than a part of a CPU.
 const REST: u64 = 3;
+
+const ONE_PIECE: &str = "the RDMA device takes one piece of memory for each request (max_sge = 1), and zero copy needs two: what the switch \
+                         writes, and the guest's payload";
 
 const HOLES: &str = "pages were taken out of the guest's memory after it was registered, and a device has the former ones: no \
                      balloon and no free page reporting with zero-copy (libvirt: <memballoon model='none'/>); copied until the \
@@ -43,6 +46,10 @@ struct Loan {
     lent: Option<Arc<GuestRegions>>,
     state: State,
     ends: Failures,
+    /// What was not copied.
+    counters: Arc<GuestCounters>,
+    /// A registration that is not wanted any more, and has not ended.
+    given_up: Option<Registering>,
     /// When the registration under way began (ns).
     began: u64,
     /// No other one begins before (ns).
@@ -99,10 +106,12 @@ impl Lending {
         if looks {
             self.look_at = now + LOOK_EVERY;
         }
+        // Nothing would use what is registered.
+        let can = device.pieces() > 1;
         for port in wanted {
             let loan = self.loans.entry(*port).or_default();
             let before = (loan.lent.is_some(), loan.why.clone());
-            let offer = guests.offer(*port);
+            let offer = if can { guests.offer(*port) } else { Err(Why::lasting(ONE_PIECE)) };
             change.holes += u64::from(looks && loan.find_holes(*port, &offer, now));
             loan.step(*port, offer, guests, device, now);
             change.lends_others |= before.0 != loan.lent.is_some();
@@ -125,12 +134,17 @@ impl Lending {
         self.loans.get(&port)?.lent.as_ref()
     }
 
-    /// Returns the state of a vNIC with zero copy.
+    /// Returns what is counted of a vNIC with zero copy.
+    pub(super) fn counters(&self, port: PortIndex) -> Option<&Arc<GuestCounters>> {
+        Some(&self.loans.get(&port)?.counters)
+    }
+
+    /// Returns the state of a vNIC with zero copy, but for its landing and what is counted.
     pub(super) fn status(&self, port: PortIndex) -> ZeroCopyStatus {
         let Some(loan) = self.loans.get(&port) else {
             // Which is told as such.
             let copied_because = Some("it has no queue pair".into());
-            return ZeroCopyStatus { copied_because, is_temporary: true, registered: 0 };
+            return ZeroCopyStatus { copied_because, is_temporary: true, ..ZeroCopyStatus::default() };
         };
         let is_copied = loan.lent.is_none();
         let registered = match &loan.state {
@@ -142,6 +156,7 @@ impl Lending {
             copied_because: is_copied.then(|| text.clone().into_owned()),
             is_temporary: is_copied && *is_temporary,
             registered,
+            ..ZeroCopyStatus::default()
         }
     }
 }
@@ -169,6 +184,9 @@ impl Loan {
         device: &Arc<Device>,
         now: u64,
     ) {
+        if self.given_up.take_if(|registering| registering.look().is_some()).is_some() {
+            self.rest(now);
+        }
         let offer = match (offer, &mut self.state) {
             (Ok(offer), _) => offer,
             // The same memory may come back.
@@ -191,7 +209,7 @@ impl Loan {
             && let Some(outcome) = registering.look()
         {
             let memory = registering.memory.clone();
-            self.rests_until = now + REST * now.saturating_sub(self.began);
+            self.rest(now);
             self.state = match outcome {
                 Ok(pinned) => {
                     self.refusal.clear();
@@ -216,7 +234,7 @@ impl Loan {
             return;
         }
         match &self.state {
-            State::None if now >= self.rests_until => {
+            State::None if self.given_up.is_none() && now >= self.rests_until => {
                 let memory = offer.memory.clone();
                 let Some(of) = guests.begin(port, &memory, Kind::Registering) else {
                     self.why = Why::for_now("former memory of the guest is still registered");
@@ -234,7 +252,8 @@ impl Loan {
                 };
                 self.ends.tried(now);
                 self.why = Why::default();
-                self.lent = Some(Arc::new(GuestRegions::in_use(port, pinned.registered.clone(), of)));
+                let regions = GuestRegions::in_use(port, pinned.registered.clone(), of);
+                self.lent = Some(Arc::new(regions.counting(&self.counters)));
             }
             _ => {}
         }
@@ -250,11 +269,21 @@ impl Loan {
         }
     }
 
+    /// Lets no registration begin for a while, since one ended at `now` (ns).
+    fn rest(&mut self, now: u64) {
+        self.rests_until = now + REST * now.saturating_sub(self.began);
+    }
+
     /// Ends the loan and the registration.
     fn end(&mut self, state: State, why: Why, now: u64) {
         let before = std::mem::replace(&mut self.state, state);
         if self.lent.take().is_some() || matches!(before, State::Registering(_) | State::Pinned(_)) {
             self.ends.note(now);
+        }
+        if let State::Registering(registering) = before {
+            // It costs as much as one that is wanted.
+            registering.give_up();
+            self.given_up = Some(registering);
         }
         self.why = why;
     }
@@ -340,6 +369,49 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_takes_one_piece_gets_no_memory() {
+        let mut scene = Scene::new();
+        scene.device.set_pieces(1);
+        scene.share();
+        assert!(!scene.settle(SECOND));
+        let status = scene.lending.status(PORT);
+        assert!(status.copied_because.is_some_and(|why| why.contains("max_sge = 1")) && !status.is_temporary);
+        assert_eq!(scene.device.foreign(), 0);
+        scene.device.set_pieces(2);
+        assert!(scene.settle(2 * SECOND));
+    }
+
+    /// One that is not wanted any more has taken the kernel's time all the same.
+    #[test]
+    fn a_registration_that_was_given_up_is_followed_by_its_pause() {
+        let mut scene = Scene::new();
+        scene.device.pin_slowly(true);
+        scene.share();
+        scene.step(SECOND);
+        assert!(scene.is_registering());
+        // Other memory after 100 s; the former one's thread ends after 150 s.
+        scene.share();
+        scene.step(101 * SECOND);
+        assert!(!scene.is_registering());
+        scene.step(140 * SECOND);
+        assert!(!scene.is_registering(), "no second thread beside it");
+        scene.device.pin_slowly(false);
+        let memory = scene.memory.as_ref().map(Arc::downgrade).unwrap();
+        scene.until(|scene| scene.guests.begin(PORT, &memory, Kind::Registering).is_some());
+        scene.until(|scene| {
+            scene.step(151 * SECOND);
+            assert!(!scene.is_registering(), "it rests first");
+            scene.lending.loans[&PORT].given_up.is_none()
+        });
+        scene.step(600 * SECOND);
+        assert!(!scene.is_registering() && scene.lending.lent().is_empty(), "it rests for 450 s");
+        scene.until(|scene| {
+            scene.step(602 * SECOND);
+            !scene.lending.lent().is_empty()
+        });
+    }
+
+    #[test]
     fn memory_that_changes_in_a_loop_is_lent_seldom() {
         let mut scene = Scene::new();
         let (mut lent, mut ms) = (0, 0);
@@ -386,7 +458,7 @@ mod tests {
         assert!(scene.settle(0));
         assert_eq!(
             scene.lending.status(PORT),
-            ZeroCopyStatus { copied_because: None, is_temporary: false, registered: 4096 }
+            ZeroCopyStatus { registered: 4096, ..ZeroCopyStatus::default() }
         );
         let change = scene.lending.step(&BTreeSet::new(), &scene.guests, &scene.open, SECOND);
         assert_eq!(change, Change { lends_others: true, is_news: true, holes: 0 });

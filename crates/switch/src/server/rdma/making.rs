@@ -19,7 +19,7 @@ use crate::link::rdma::{GuestRegions, LocalPair, MemberEntry, Retired, Retiring,
 use crate::server::lane::Lane;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tidegate_evidence::{MemberStatus, QueuePairStatus};
+use tidegate_evidence::{LandingStatus, MemberStatus, QueuePairStatus, ZeroCopyStatus};
 use tidegate_verbs::Address;
 
 /// Time between two looks at the device (ns).
@@ -117,6 +117,7 @@ impl Making {
         let none = BTreeMap::new();
         let wanted = if self.gid.is_ok() { &wished.pairs } else { &none };
         self.failures.retain(|port, _| wished.pairs.contains_key(port));
+        self.landings.why.retain(|port, _| wished.zero_copy.contains(port));
         self.errors.retain(|port, _| wished.pairs.contains_key(port));
         self.note_failures(wished, now);
         let there = |(port, (pair, q_key)): (&PortIndex, &(Arc<LocalPair>, u32))| {
@@ -187,6 +188,37 @@ impl Making {
             Some((*port, pair.clone(), lent.clone()))
         };
         self.pairs.iter().filter_map(of).collect()
+    }
+
+    /// Notes that the state of a landing is another.
+    pub(super) fn note_news(&mut self) {
+        self.has_changed = true;
+    }
+
+    /// Notes why frames of a port do not land.
+    pub(super) fn note_not_landing(&mut self, port: PortIndex, why: String) {
+        if self.landings.why.get(&port) != Some(&why) {
+            tracing::debug!(port, "no frame lands in the guest's buffers: {why}");
+            self.landings.why.insert(port, why);
+            self.has_changed = true;
+        }
+    }
+
+    /// Returns the state of zero copy of a port's vNIC.
+    fn zero_copy(&self, port: PortIndex) -> ZeroCopyStatus {
+        let landing = || {
+            let pieces =
+                self.pairs.get(&port).map(|(pair, _)| pair.pieces()).filter(|(has, needs)| has < needs);
+            let too_few = |(has, needs)| {
+                let why = format!(
+                    "the RDMA device takes {has} pieces of memory for each request (max_sge), and a frame that lands needs {needs}"
+                );
+                LandingStatus { copied_because: Some(why) }
+            };
+            pieces.map_or_else(|| self.landings.status(port), too_few)
+        };
+        let landing = self.lending.lent_to(port).map(|_| landing());
+        ZeroCopyStatus { landing, ..self.lending.status(port) }
     }
 
     /// Lets another queue pair take the place of this one, which has or had a landing.
@@ -341,7 +373,7 @@ impl Making {
                 queue_pair: number,
                 error: error.filter(|_| number.is_none()).cloned(),
                 failures: self.failures.get(port).map_or(0, |failures| failures.count),
-                zero_copy: wished.zero_copy.contains(port).then(|| self.lending.status(*port)),
+                zero_copy: wished.zero_copy.contains(port).then(|| self.zero_copy(*port)),
             }
         };
         let member = |member: &Member| MemberStatus {
@@ -353,12 +385,15 @@ impl Making {
             longest: member.longest,
             error: self.way_to(member).err().map(str::to_owned),
         };
+        let counters =
+            |(port, vnic): (&PortIndex, &String)| Some((vnic.clone(), self.lending.counters(*port)?.clone()));
         let numbers =
             self.pairs.iter().map(|(port, (pair, q_key))| (*port, (pair.number(), *q_key))).collect();
         let mut shown = self.lane.shown();
         shown.error = self.gid.as_ref().err().cloned();
         shown.pairs = wished.vnics.iter().map(pair).collect();
         shown.members = wished.members.iter().map(member).collect();
+        shown.not_copied = wished.vnics.iter().filter_map(counters).collect();
         let before = std::mem::replace(&mut shown.numbers, numbers);
         before != shown.numbers
     }

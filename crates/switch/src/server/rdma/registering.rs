@@ -71,6 +71,11 @@ impl Registering {
         Self { memory, is_given_up, outcome }
     }
 
+    /// Gives it up: the thread ends after the present region.
+    pub(super) fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
+    }
+
     /// Returns the outcome if it is there.
     pub(super) fn look(&self) -> Option<Result<Pinned, String>> {
         match self.outcome.try_recv() {
@@ -85,7 +90,7 @@ impl Registering {
 
 impl Drop for Registering {
     fn drop(&mut self) {
-        self.is_given_up.store(true, Ordering::Relaxed);
+        self.give_up();
     }
 }
 

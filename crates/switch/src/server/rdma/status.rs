@@ -4,10 +4,12 @@
 //!  Lane: Shown, Counters of the link ─▶ RdmaStatus
 //! ```
 
+use crate::link::rdma::GuestCounters;
 use crate::server::lane::Lane;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tidegate_contract::Uplink;
-use tidegate_evidence::{MemberStatus, RDMA_MEMBERS, RdmaCounts, RdmaStatus};
+use tidegate_evidence::{MemberStatus, RDMA_MEMBERS, RdmaCounts, RdmaStatus, ZeroCopyCounts};
 
 /// Returns the state of an uplink's RDMA; `None` if it names no device.
 pub(in crate::server) fn of(uplink: &Uplink, lane: Option<&Result<Arc<Lane>, String>>) -> Option<RdmaStatus> {
@@ -44,8 +46,15 @@ fn of_lane(uplink: &Uplink, lane: &Lane) -> RdmaStatus {
         lost: counters.gaps.get(),
         no_buffers: counters.no_buffers.get(),
         failed_pairs: counters.failed_pairs.get(),
+        undestroyed_pairs: counters.undestroyed_pairs.load(Ordering::Relaxed),
     };
     let shown = lane.shown();
+    let mut pairs = shown.pairs.clone();
+    for pair in &mut pairs {
+        if let (Some(told), Some(counters)) = (&mut pair.zero_copy, shown.not_copied.get(&pair.vnic)) {
+            told.counts = counts_of(counters);
+        }
+    }
     // The thread's view may be older than the contract: the agent takes no member of a peer that it does not declare.
     let is_declared = |member: &&MemberStatus| uplink.peers.iter().any(|peer| peer.name == member.peer);
     let members = shown.members.iter().filter(is_declared).take(RDMA_MEMBERS).cloned().collect();
@@ -53,9 +62,18 @@ fn of_lane(uplink: &Uplink, lane: &Lane) -> RdmaStatus {
         device: lane.device.clone(),
         error: shown.error.clone(),
         mtu: lane.setup.mtu,
-        pairs: shown.pairs.clone(),
+        pairs,
         members,
         counts,
+    }
+}
+
+fn counts_of(counters: &GuestCounters) -> ZeroCopyCounts {
+    ZeroCopyCounts {
+        sent: counters.sent.get(),
+        sent_bytes: counters.sent_bytes.get(),
+        received: counters.received.get(),
+        received_bytes: counters.received_bytes.get(),
     }
 }
 

@@ -18,13 +18,10 @@ use crate::server::Switch;
 use crate::server::uplink::UplinkEntry;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_service::housekeeping;
 
-/// Longest wait for the ends of landings.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two looks at queue pairs.
 const PAUSE: Duration = Duration::from_millis(200);
 /// The same while a device completes what was sent by former tables.
@@ -41,10 +38,6 @@ pub struct Rdma {
     pub devices: Devices,
     /// Memory that they may read.
     pub(in crate::server) guests: Arc<Guests>,
-    /// Landings of all links.
-    landings: AtomicUsize,
-    /// None may be.
-    landings_off: AtomicBool,
     state: Mutex<State>,
     bell: Condvar,
 }
@@ -55,7 +48,7 @@ struct State {
     heard: Vec<Heard>,
     /// Something changed since the last turn.
     rung: bool,
-    /// A port's thread waits for the device.
+    /// Another thread waits for the device.
     hurried: bool,
 }
 
@@ -80,50 +73,27 @@ impl Rdma {
     /// Takes the memory of a port's guest back from links, and with [`Kind::Registered`] from the device as well. Waits for it, at
     /// most two seconds; no link has it until the result is dropped. For the port's thread.
     pub(in crate::server) fn hold(&self, port: PortIndex, kind: Kind) -> Held<'_> {
-        self.guests.hold(port, kind, || {
-            self.state().hurried = true;
-            self.bell.notify_one();
-        })
+        self.guests.hold(port, kind, || self.hurry())
     }
 
-    /// Ends all landings, and begins none until they are [allowed](Self::allow_landings) again: another process takes over the guests'
-    /// rings.
+    /// Takes the memory of all guests back from links, since another process takes over the guests' rings: no device reads a frame out of
+    /// it, and none writes there. Waits for it, at most two seconds; no link has it until it is [released](Self::release_all).
     ///
     /// # Errors
-    /// A device does not end within two seconds.
-    pub(in crate::server) fn end_landings(&self) -> Result<(), String> {
-        self.landings_off.store(true, Ordering::SeqCst);
-        let began = Instant::now();
-        while self.landings.load(Ordering::SeqCst) > 0 {
-            self.state().hurried = true;
-            self.bell.notify_one();
-            if began.elapsed() > PATIENCE {
-                self.allow_landings();
-                return Err(
-                    "an RDMA device does not give back guests' receive buffers; kill this process instead"
-                        .into(),
-                );
-            }
-            std::thread::sleep(SHORT_PAUSE);
-        }
-        Ok(())
+    /// The ports of guests whose memory a device does not give back.
+    pub(in crate::server) fn hold_all(&self) -> Result<(), Vec<PortIndex>> {
+        self.guests.hold_all(|| self.hurry())
     }
 
-    /// Notes that there is one landing more, before anything is posted for it. Returns whether that may begin: if not, nothing is
-    /// posted, since a thread that [ends](Self::end_landings) all may have counted without it.
-    pub(super) fn note_landing(&self) -> bool {
-        self.landings.fetch_add(1, Ordering::SeqCst);
-        !self.are_landings_off()
+    /// Lets links have guests' memory again.
+    pub(in crate::server) fn release_all(&self) {
+        self.guests.release_all();
     }
 
-    /// Lets landings begin.
-    pub(in crate::server) fn allow_landings(&self) {
-        self.landings_off.store(false, Ordering::SeqCst);
-    }
-
-    /// Whether no landing may be.
-    pub(super) fn are_landings_off(&self) -> bool {
-        self.landings_off.load(Ordering::SeqCst)
+    /// Has the thread look at once: another one waits for the device.
+    fn hurry(&self) {
+        self.state().hurried = true;
+        self.bell.notify_one();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -239,8 +209,6 @@ impl Switch {
             // A peer may send as soon as it is told: the link knows the queue pair by then.
             changed |= making.show(wished);
         }
-        let landings = makings.values().chain(&*leaving).map(|making| making.landings.count()).sum();
-        self.rdma.landings.store(landings, Ordering::SeqCst);
         if changed {
             self.notices.look();
         }
@@ -294,22 +262,5 @@ impl Switch {
         let entry = table.uplinks.get(&wished.name).filter(|entry| wished.is_of(entry))?;
         let (index, new) = (entry.index, tables.clone());
         self.workers[entry.worker].call_on(index, move |worker| worker.set_rdma(index, new))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_landing_begins_behind_the_end_of_all() {
-        let rdma = Rdma::default();
-        assert!(rdma.note_landing());
-        rdma.landings.store(0, Ordering::SeqCst);
-        rdma.end_landings().unwrap();
-        assert!(!rdma.note_landing(), "it was not counted");
-        rdma.landings.store(0, Ordering::SeqCst);
-        rdma.allow_landings();
-        assert!(rdma.note_landing());
     }
 }

@@ -88,11 +88,12 @@ impl Worker {
     }
 
     /// Whether an RDMA device may fill receive buffers of a port.
-    pub fn can_land(&mut self, index: PortIndex) -> bool {
-        self.ports[index as usize]
-            .as_mut()
-            .and_then(|port| port.link.vhost())
-            .is_some_and(|vhost| vhost.can_land())
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn can_land(&mut self, index: PortIndex) -> Result<(), &'static str> {
+        let vhost = self.ports[index as usize].as_mut().and_then(|port| port.link.vhost());
+        vhost.map_or(Err("no front end is connected"), |vhost| vhost.can_land())
     }
 
     /// Lets an RDMA device fill receive buffers of a port.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::simulated::Fate;
+use std::sync::atomic::Ordering;
 
 /// The memory of a send or a receive is gone (IBV_WC_LOC_PROT_ERR).
 const PROTECTION: Status = Status::Failed(4);
@@ -151,4 +152,19 @@ fn a_library_has_the_devices_that_it_was_given() {
     assert_eq!(refused, "there is no RDMA device mlx5_0; there are: rxe0");
     a.orders.refuse("ibv_open_device", libc::EACCES);
     assert_eq!(number(library.open("rxe0")), libc::EACCES);
+}
+
+#[test]
+fn a_queue_pair_that_is_not_destroyed_says_so_and_receives_on() {
+    let (_, a, b) = sides();
+    let (to, number) = (a.to(&b), b.pair.number());
+    let [undestroyed, destroyed] = [&b, &a].map(|side| side.pair.undestroyed());
+    b.orders.refuse("ibv_destroy_qp", libc::EBUSY);
+    let Side { pair, orders, sends, receives, region: _memory, .. } = b;
+    drop((pair, sends, receives));
+    assert!(undestroyed.load(Ordering::Acquire));
+    a.post_by(&to, number, (0, b"x"), true).unwrap();
+    assert_eq!((orders.fates().of(Fate::Delivered), orders.posted(number)), (1, Some((0, 3))));
+    drop(a.pair);
+    assert!(!destroyed.load(Ordering::Acquire));
 }
