@@ -7,9 +7,10 @@
  ib_send_bw, ib_send_lat -c UD ─── rxe0 ══ link ══ rxe0 ─── the same                           perftest
 ```
 
-Guests are synthetic front ends, which sleep while they have nothing to do. `ib_send_lat` stays awake; with
-`-e` it sleeps, too (perftest, asleep): round trips alone. Rounds take the contenders in turn, in the order of
-one round and then in the other one. perftest's size is that of the datagram: a frame and its header of 32
+Emulated CPUs are slow, and `host-latency` says so: with its default of 250 us each turn of a worker has one
+frame. Guests are synthetic front ends, which sleep while they have nothing to do. `ib_send_lat` stays awake;
+with `-e` it sleeps, too (perftest, asleep): round trips alone. Rounds take the contenders in turn, in the order
+of one round and then in the other one. perftest's size is that of the datagram: a frame and its header of 32
 bytes. As root; forty minutes.
 """
 
@@ -41,10 +42,11 @@ def mac(number: int, by: str) -> str:
     return f"52:54:00:0f:{CONTENDERS.index(by):02x}:{number:02x}"
 
 
-def contracts(number: int, folder: str) -> str:
+def contracts(number: int, folder: str, host_latency: str) -> str:
     """The contracts of host `number`: a vNIC for each way."""
     other = 3 - number
     text = (
+        f'[host]\nhost-latency = "{host_latency}"\n'
         f'[uplink.net0]\nlocal = "{address(number)}"\nrate = "10gbit"\nmtu = 4200\nrdma = "rxe0"\n'
         f'[uplink.net0.peer.far]\naddress = "{address(other)}"\n'
         f'[segment.{SEGMENT}]\nkey-file = "{folder}/key"\n'
@@ -71,7 +73,7 @@ class Ends:
         guest.run("ulimit -l unlimited")
         host = GuestHost(guest, "h", "--rdma rxe0")
         guest.run(f"umask 077; echo {KEY} >{host.folder}/key")
-        text = contracts(number, host.folder)
+        text = contracts(number, host.folder, self.context.options.host_latency)
         guest.run(f"cat >{host.folder}/c.toml <<'EOF'\n{text}\nEOF")
         host.run(f"apply -f {host.folder}/c.toml")
         return host
@@ -105,6 +107,11 @@ class Ends:
         """Wait for it, or end it; what it printed."""
         return self.hosts[number - 1].run("kill $(cat /tmp/far.pid) 2>/dev/null; sleep 0.2; cat /tmp/far.log")
 
+    def sent(self) -> tuple[int, int]:
+        """Frames that host 1 has sent so far, and those of them by RDMA."""
+        uplink = json.loads(self.tidegate[0].run("--json uplink net0"))
+        return uplink["stats"]["sent"]["frames"], uplink["rdma"]["counts"]["sent"]
+
     def busy(self) -> float:
         """Seconds that the CPUs of both hosts were busy so far."""
         total = 0.0
@@ -125,10 +132,11 @@ def number(pattern: str, text: str) -> float:
 
 @dataclass(frozen=True)
 class Rate:
-    """Datagrams a second that arrive, and CPU time of both hosts for each (us)."""
+    """Datagrams a second that arrive, CPU time of both hosts for each (us), and which part left by RDMA."""
 
     per_second: float
     cpu_us: float
+    by_rdma: float = 1.0
 
 
 def rate(ends: Ends, by: str, frame: int, seconds: int) -> Rate:
@@ -144,6 +152,7 @@ def rate(ends: Ends, by: str, frame: int, seconds: int) -> Rate:
         printed = ends.hosts[1].run("sleep 1; cat /tmp/far.log")
         got = number(r"^ *\d+ +\d+ +[\d.]+ +[\d.]+\s+([\d.]+)", printed) * 1e6
         return Rate(got, busy / (got * seconds) * 1e6)
+    sent = ends.sent()
     ends.begin(2, ends.command(2, by, f"receive --frame {frame} --seconds {seconds} --windows 1"))
     before = ends.busy()
     one.run(
@@ -153,7 +162,8 @@ def rate(ends: Ends, by: str, frame: int, seconds: int) -> Rate:
     printed = ends.hosts[1].run("cat /tmp/far.log")
     window = json.loads(printed)["windows"][0]
     got = window["received"] / window["seconds"]
-    return Rate(got, busy / (3 * seconds) / got * 1e6)
+    all_, by_rdma = (now - then for now, then in zip(ends.sent(), sent, strict=True))
+    return Rate(got, busy / (3 * seconds) / got * 1e6, by_rdma / all_)
 
 
 def round_trip(ends: Ends, by: str, frame: int, count: int) -> float:
@@ -179,6 +189,7 @@ def add_options(group: OptionGroup) -> None:
     group.add_argument("--turns", type=int, default=10, metavar="N", help="of each contender; 10")
     group.add_argument("--seconds", type=int, default=3, metavar="N", help="of a window; 3")
     group.add_argument("--trips", type=int, default=300, metavar="N", help="round trips of a window; 300")
+    group.add_argument("--host-latency", default="10ms", metavar="TIME", help="of the contracts; 10ms")
     group.add_argument("--host-cpus", type=int, default=1, metavar="N", help="CPUs of each emulated host; 1")
 
 
@@ -203,6 +214,7 @@ def run(context: Context) -> Result:
                         got = rate(ends, by, frame, options.seconds)
                         rates.setdefault((frame, by), []).append(got)
                         said += f", {got.per_second:,.0f}/s, {got.cpu_us:.0f} us of CPU each"
+                        said += f", {got.by_rdma:.0%} by RDMA" if by in (RDMA, ZERO_COPY) else ""
                     context.say(said)
     return report(sizes, rates, trips)
 
@@ -227,6 +239,8 @@ def report(
             if by != ASLEEP:
                 add(f"{frame} B: arrived [1/s]", by, "1/s", (one.per_second for one in rates[frame, by]))
                 add(f"{frame} B: CPU time of both hosts", by, "us", (one.cpu_us for one in rates[frame, by]))
+            if by in (RDMA, ZERO_COPY):
+                add(f"{frame} B: left by RDMA", by, "%", (one.by_rdma * 100 for one in rates[frame, by]))
             add(f"{frame} B: round trip", by, "us", trips[frame, by])
 
         def beside(
