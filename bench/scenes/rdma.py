@@ -9,9 +9,9 @@
 
 Emulated CPUs are slow, and `host-latency` says so: with its default of 250 us each turn of a worker has one
 frame. Guests are synthetic front ends, which sleep while they have nothing to do. `ib_send_lat` stays awake;
-with `-e` it sleeps, too (perftest, asleep): round trips alone. Rounds take the contenders in turn, in the order
-of one round and then in the other one. perftest's size is that of the datagram: a frame and its header of 32
-bytes. As root; forty minutes.
+with `-e` it sleeps, too (perftest, asleep): round trips alone. Rounds take the contenders in turn, in the
+order of one round and then in the other one. perftest's size is that of the datagram: a frame and its header
+of 32 bytes. As root; forty minutes.
 """
 
 import json
