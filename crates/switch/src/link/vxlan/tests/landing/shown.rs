@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::link::rdma::landing::{LONGEST, SLOTS};
+use crate::link::rdma::pair::TOGETHER;
 use tidegate_verbs::simulated::{Datagram, Fate};
 
 #[test]
@@ -147,5 +148,40 @@ fn the_longest_datagram_finds_room() {
     assert_eq!(landed.scene.fabric.forge(landed.scene.datagram(&frame)), Fate::Delivered);
     landed.turn(|_| End::Posted);
     assert_eq!(landed.guest.reap()[0].1, frame);
+    landed.end();
+}
+
+/// Frames that landed and wait for their receiver's rate hold slots: as many buffers are posted for others as without zero copy, or nearly.
+#[test]
+fn while_frames_wait_others_find_buffers() {
+    let mut landed = Landed::setup(false, 256, (256, 1536));
+    let posted = |landed: &Landed| {
+        let pair = landed.scene.tables[1].pairs()[0].number();
+        landed.scene.sides[1].device.posted(pair).unwrap().1
+    };
+    let sent = plain(&Spec::udp4(1000).build());
+    let before = posted(&landed);
+    let mut waiting = vec![];
+    while waiting.len() < before {
+        for _ in 0..TOGETHER {
+            assert_eq!(landed.scene.a.send(&sent), Posted::Done);
+        }
+        (0..2).for_each(|queue| landed.scene.b.tx.readiness.note_readable(queue, 0, 0));
+        while let Taken::New(pending, 1) = landed.scene.b.tx.take() {
+            inspect(pending.frame);
+            waiting.push(pending.frame);
+        }
+    }
+    assert!(posted(&landed) >= 3 * before.min(64), "{} of {before}", posted(&landed));
+    // A burst finds them: none is lost.
+    let gaps = landed.counters().gaps.get();
+    (0..100).for_each(|_| assert_eq!(landed.scene.a.send(&sent), Posted::Done));
+    landed.turn(|_| End::Dropped);
+    assert_eq!(landed.counters().gaps.get(), gaps);
+    waiting.into_iter().for_each(|frame| landed.scene.b.tx.give_back(frame));
+    landed.guest.flush();
+    // Once none waits, all land again.
+    landed.drain_pool();
+    (0..50).for_each(|n| assert!(landed.zero_copied(&sent), "{n}"));
     landed.end();
 }
