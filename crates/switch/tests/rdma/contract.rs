@@ -324,7 +324,7 @@ fn tags_that_a_receiver_may_not_be_sent_are_dropped_after_they_landed() {
     }
 }
 
-/// A frame in the name of a vNIC that another contract places here is none of a member's, whoever announced it.
+/// A member that sends in the name of a vNIC of this host is refused.
 #[test]
 fn a_frame_in_a_local_vnics_name_is_refused() {
     let mut two = landing("");
