@@ -39,6 +39,8 @@ STEADY = 'tx = { max = "2mbit" }\n'
 """Of frames of 1,500 bytes 166 a second: fewer than a host of the emulated guest carries."""
 WINDOW = 0.05
 """In which a VM counts frames, s."""
+SECONDS = 120
+"""How long it goes on: longer than zero copy needs to begin and to begin again beside other work, s."""
 MTU = 4036
 """A frame of 4,050 bytes: with VXLAN's header it fits into the MTU of eth0."""
 
@@ -90,7 +92,7 @@ class Pair:
     def sent(self, number: int) -> list[dict[str, float]]:
         """Its windows, once it has ended."""
         log = f"/tmp/vm{number}"
-        self.guest.run(f"while kill -0 $(cat {log}.pid) 2>/dev/null; do sleep 0.2; done", timeout=120)
+        self.guest.run(f"while kill -0 $(cat {log}.pid) 2>/dev/null; do sleep 0.2; done", timeout=2 * SECONDS)
         text = self.guest.run(f"cat {log}.log")
         assert text.startswith("{"), text
         return list(json.loads(text)["windows"])
@@ -311,7 +313,7 @@ def test_zero_copy_goes_on_after(pair: Pair, renew: Callable[[Pair, int], None])
         pair.apply(number, ZERO_COPY + STEADY)
     former = pair.settled(2)
     for number in (1, 2):
-        pair.send(number, 60)
+        pair.send(number, SECONDS)
     for number in (1, 2):
         pair.until_zero_copied(number, "zero copy")
     domain = protection_domain(pair.guest, pair.hosts[1])
