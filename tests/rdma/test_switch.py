@@ -37,8 +37,8 @@ OPTIONS = "--rdma rxe0 --user 65534"
 ZERO_COPY = "zero-copy = true\n"
 STEADY = 'tx = { max = "2mbit" }\n'
 """Of frames of 1,500 bytes 166 a second: fewer than a host of the emulated guest carries."""
-WINDOW = 0.05
-"""In which a VM counts frames, s."""
+WINDOW = 0.1
+"""In which a VM counts frames, s: shorter ones for so long would be more output than the guest returns."""
 SECONDS = 120
 """How long it goes on: longer than zero copy needs to begin and to begin again beside other work, s."""
 MTU = 4036
