@@ -13,7 +13,8 @@ Each switch runs as a user without rights, confined. VMs are synthetic front end
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,13 @@ SEGMENT = 42
 NAMES = ("a", "b")
 KEY = "00112233445566778899aabbccddeeff"
 OPTIONS = "--rdma rxe0 --user 65534"
+ZERO_COPY = "zero-copy = true\n"
+STEADY = 'tx = { max = "2mbit" }\n'
+"""Of frames of 1,500 bytes 166 a second: fewer than a host of the emulated guest carries."""
+WINDOW = 0.1
+"""In which a VM counts frames, s: shorter ones for so long would be more output than the guest returns."""
+SECONDS = 120
+"""How long it goes on: longer than zero copy needs to begin and to begin again beside other work, s."""
 MTU = 4036
 """A frame of 4,050 bytes: with VXLAN's header it fits into the MTU of eth0."""
 
@@ -75,6 +83,44 @@ class Pair:
     def end(self, number: int) -> None:
         """End it."""
         self.guest.run(f"kill $(cat /tmp/vm{number}.pid) 2>/dev/null; sleep 0.3; true")
+
+    def send(self, number: int, seconds: float) -> None:
+        """Start a VM that sends frames for so long, and counts those that come."""
+        windows = int(seconds / WINDOW)
+        self.begin(number, f"send --frame 1500 --seconds {WINDOW} --windows {windows}")
+
+    def sent(self, number: int) -> list[dict[str, float]]:
+        """Its windows, once it has ended."""
+        log = f"/tmp/vm{number}"
+        self.guest.run(f"while kill -0 $(cat {log}.pid) 2>/dev/null; do sleep 0.2; done", timeout=2 * SECONDS)
+        text = self.guest.run(f"cat {log}.log")
+        assert text.startswith("{"), text
+        return list(json.loads(text)["windows"])
+
+    def upgrade_switch(self, number: int) -> None:
+        """Another switch takes the place of host `number`'s."""
+        host = self.hosts[number - 1]
+        command = f"{BINARY} switch --replace --detach --socket {host.folder}/switch.sock {OPTIONS}"
+        self.guest.run(f"{command} >>{host.folder}/switch.log 2>&1 </dev/null")
+        self.guest.run(f"pgrep -n -x tidegate >{host.folder}/switch.pid")
+
+    def restart_switch(self, number: int) -> None:
+        """The switch of host `number` is killed, and another one started."""
+        self.hosts[number - 1].kill_switch()
+        self.hosts[number - 1].start_switch()
+
+    def zero_copied(self, number: int) -> tuple[int, int]:
+        """Frames of host `number`'s vNIC that left, and came, without a copy, since its switch started."""
+        counts = self.rdma(number).get("counts") or {}
+        return counts.get("zero_copied_out", 0), counts.get("zero_copied_in", 0)
+
+    def until_zero_copied(self, number: int, what: str) -> None:
+        """Wait until 50 more frames of host `number`'s vNIC have left, and come, without a copy."""
+        before = self.zero_copied(number)
+        self.hosts[number - 1].wait(
+            what,
+            lambda: all(now >= then + 50 for now, then in zip(self.zero_copied(number), before, strict=True)),
+        )
 
     def rdma(self, number: int) -> dict[str, Any]:
         """What host `number` says of its uplink's RDMA."""
@@ -253,13 +299,85 @@ def test_an_uplink_is_made_anew_for_an_address(pair: Pair) -> None:
 @pytest.mark.nightly
 def test_an_upgrade_makes_new_queue_pairs(pair: Pair) -> None:
     """The successor opens the device anew."""
-    host = pair.hosts[1]
     former = pair.settled(2)
-    socket = f"{host.folder}/switch.sock"
-    command = f"{BINARY} switch --replace --detach --socket {socket} {OPTIONS}"
-    pair.guest.run(f"{command} >>{host.folder}/switch.log 2>&1 </dev/null")
-    host.wait("a queue pair", lambda: pair.queue_pair(2) not in (None, former))
+    pair.upgrade_switch(2)
+    pair.hosts[1].wait("a queue pair", lambda: pair.queue_pair(2) not in (None, former))
     pair.exchange()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("renew", [Pair.restart_switch, Pair.upgrade_switch], ids=["a_kill", "an_upgrade"])
+def test_zero_copy_goes_on_after(pair: Pair, renew: Callable[[Pair, int], None]) -> None:
+    """Frames of both ways are not copied again, by new queue pairs; prints for how long none arrived."""
+    for number in (1, 2):
+        pair.apply(number, ZERO_COPY + STEADY)
+    former = pair.settled(2)
+    for number in (1, 2):
+        pair.send(number, SECONDS)
+    for number in (1, 2):
+        pair.until_zero_copied(number, "zero copy")
+    domain = protection_domain(pair.guest, pair.hosts[1])
+    assert former in in_domain(pair.guest, domain, "qp", "lqpn")
+    # Its own buffers, and those of the guest.
+    assert len(in_domain(pair.guest, domain, "mr", "mrn")) > 2
+    began = time.monotonic()
+    renew(pair, 2)
+    took = time.monotonic() - began
+    pair.hosts[1].wait("a queue pair", lambda: pair.queue_pair(2) not in (None, former))
+    pair.hosts[0].wait("a way by RDMA", lambda: pair.knows(1), 90)
+    for number in (1, 2):
+        pair.until_zero_copied(number, "zero copy again")
+    for kind, number_of in (("qp", "lqpn"), ("mr", "mrn"), ("pd", "pdn")):
+        left = in_domain(pair.guest, domain, kind, number_of)
+        assert not left, f"the kernel has {kind} {left} of the former process"
+    silent = []
+    for number in (1, 2):
+        longest, before, after = silence(pair.sent(number))
+        assert min(before, after) >= 50, (
+            f"host {number}: {before} frames before {longest:.2f} s, {after} after"
+        )
+        silent.append(longest)
+    print(
+        f"no frame arrived from it for {silent[0]:.2f} s, to it for {silent[1]:.2f} s;"
+        f" the command took {took:.2f} s"
+    )
+    for host in pair.hosts:
+        assert "denied system call" not in pair.guest.run(f"cat {host.folder}/switch.log")
+    for number in (1, 2):
+        pair.apply(number)
+
+
+def silence(windows: list[dict[str, float]]) -> tuple[float, int, int]:
+    """The longest time between two windows with frames (s), and frames before and after it.
+
+    The true one is up to two windows longer.
+    """
+    frames = [int(window["received"]) for window in windows]
+    times = [window["seconds"] for window in windows]
+    heard = [at for at, count in enumerate(frames) if count]
+    if len(heard) < 2:
+        return 0.0, sum(frames), 0
+    last, first = max(pairwise(heard), key=lambda pair: sum(times[pair[0] + 1 : pair[1]]))
+    return sum(times[last + 1 : first]), sum(frames[:first]), sum(frames[first:])
+
+
+def protection_domain(guest: Guest, host: GuestHost) -> int:
+    """The number of the protection domain of a host's switch: all that it has of the device is in it."""
+    process = int(guest.run(f"cat {host.folder}/switch.pid"))
+    domains = [
+        one["pdn"] for one in json.loads(guest.run("rdma -j res show pd")) if one.get("pid") == process
+    ]
+    assert len(domains) == 1, domains
+    return int(domains[0])
+
+
+def in_domain(guest: Guest, domain: int, kind: str, number_of: str) -> list[int]:
+    """The numbers of what the guest's kernel has of this kind in a protection domain.
+
+    Not by process: the kernel names the thread that made each, and none once that has ended.
+    """
+    shown = json.loads(guest.run(f"rdma -j res show {kind}"))
+    return [one[number_of] for one in shown if one.get("pdn") == domain]
 
 
 def queue_pairs(guest: Guest) -> list[dict[str, Any]]:

@@ -221,11 +221,14 @@ impl Guest {
         if self.merged {
             return self.drain_each(|_| ());
         }
-        let mut bytes = 0;
+        let (mut frames, mut bytes) = (0, 0);
         let ring = self.front.ring(RECEIVE);
-        let taken = recycle(ring, &self.buffers, |used| bytes += u64::from(used.len));
-        let frames = u64::from(taken);
-        if frames > 0 {
+        let taken = recycle(ring, &self.buffers, |used| {
+            // A buffer that came back empty has no frame: it was lent to a device that is gone.
+            frames += u64::from(used.len > 0);
+            bytes += u64::from(used.len);
+        });
+        if taken > 0 {
             self.drains.note(taken, self.ring);
             self.received.frames += frames;
             self.received.bytes += bytes - frames * VNET_HDR as u64;
@@ -254,6 +257,9 @@ impl Guest {
             bytes += u64::from(len);
             if *rest > 0 {
                 *rest -= 1;
+                return;
+            }
+            if len == 0 {
                 return;
             }
             let buffer = buffers[usize::from(head)].addr;

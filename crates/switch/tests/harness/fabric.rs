@@ -35,7 +35,8 @@ pub struct Side {
     pub guest: Guest,
     pub address: IpAddr,
     uplink: Uplink,
-    remote: Remote,
+    /// The other host's vNIC.
+    pub remote: Remote,
     /// The socket of notices, also the switch's.
     notices: UdpSocket,
 }

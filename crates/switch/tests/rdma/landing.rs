@@ -13,9 +13,9 @@ use tidegate_switch::control::Client;
 use tidegate_verbs::simulated::{Datagram, Fate};
 use vhost::VhostBackend;
 
-const ZERO_COPY: &str = "zero-copy = true";
+pub(super) const ZERO_COPY: &str = "zero-copy = true";
 
-fn larger() -> Options {
+pub(super) fn larger() -> Options {
     let options = Options::default();
     Options { queue_size: 512, buffer_size: 1600, ..options }
 }
@@ -23,7 +23,7 @@ fn larger() -> Options {
 impl Two {
     /// Sends frames to the second guest until they land; each arrives.
     #[track_caller]
-    fn until_landing(&mut self) {
+    pub(super) fn until_landing(&mut self) {
         let (began, mut in_a_row) = (Instant::now(), 0);
         while in_a_row < 3 {
             assert!(began.elapsed() < 4 * PATIENCE, "{:?}", self.sides[1].counts());
@@ -47,7 +47,7 @@ impl Two {
 
     /// Sends so many frames of any length to the second guest, all of which arrive in order.
     #[track_caller]
-    fn all_arrive(&mut self, count: usize) {
+    pub(super) fn all_arrive(&mut self, count: usize) {
         for n in 0..count {
             self.send(0, [10, 100, 700, 1400][n % 4]);
         }

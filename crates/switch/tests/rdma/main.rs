@@ -5,6 +5,7 @@
 //!                                      ▲ lose, forge, break, unplug
 //! ```
 
+mod contract;
 mod guest_memory;
 #[path = "../harness/mod.rs"]
 mod harness;

@@ -134,6 +134,12 @@ impl Landing {
         self.stages.posted()
     }
 
+    /// Returns how many slots have frames that are under way, as the uplink's worker sees it.
+    #[inline]
+    pub(super) fn under_way(&self) -> u32 {
+        self.stages.out()
+    }
+
     /// Whether the device has nothing of it any more, and no frame of it is under way.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire) && !self.stages.are_out()

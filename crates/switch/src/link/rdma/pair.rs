@@ -29,6 +29,9 @@ use tidegate_verbs::{Depths, Error, GRH, Piece, QueuePair, Receive, Region, Send
 pub const TOGETHER: usize = 16;
 /// With a landing, so many buffers are posted at least: those of the region fill up.
 pub(super) const LEAST: u32 = 32;
+/// And so many for each frame that landed and is under way: those that wait for their receiver's rate hold slots, which others, that do not
+/// wait, would lack.
+const BESIDE: u32 = 3;
 /// Pieces of a slot's request: scratch, buffers, and the overflow.
 const OF_SLOT: u32 = 1 + landing::BUFFERS as u32 + 1;
 /// Most pieces of a request, if the device takes as many.
@@ -274,14 +277,16 @@ impl LocalPair {
         unsafe { self.queue_pair.post_receive(&receives) }.map_err(|(taken, _)| taken)
     }
 
-    /// Posts buffers of the region until the device has `LEAST`, with the landing's.
+    /// Posts buffers of the region until the device has `LEAST`, with the landing's, or `BESIDE` those that are out.
     ///
     /// # Errors
     /// As for [`post`](Self::post).
     pub(super) fn fill_up(&self) -> Result<(), Error> {
-        let posted =
-            self.has.load(Ordering::Relaxed) + self.landing.get().map_or(0, |landing| landing.posted());
-        let mut missing = LEAST.saturating_sub(posted) as usize;
+        let (of_landing, under_way) =
+            self.landing.get().map_or((0, 0), |landing| (landing.posted(), landing.under_way()));
+        let posted = self.has.load(Ordering::Relaxed) + of_landing;
+        let wanted = LEAST.max((BESIDE * under_way).min(RECEIVES - LEAST));
+        let mut missing = wanted.saturating_sub(posted) as usize;
         for (word, first) in self.posted.iter().zip((0u16..).step_by(64)) {
             if missing == 0 {
                 break;
