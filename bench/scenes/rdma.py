@@ -12,6 +12,9 @@ frame. Guests are synthetic front ends, which sleep while they have nothing to d
 with `-e` it sleeps, too (perftest, asleep): round trips alone. Rounds take the contenders in turn, in the
 order of one round and then in the other one. perftest's size is that of the datagram: a frame and its header
 of 32 bytes. As root; forty minutes.
+
+With `--counted` both hosts are in one guest, whose clock counts instructions: figures are the same on a busy
+machine. A perftest that stays awake would take that one CPU from its own receiver, so perftest sleeps there.
 """
 
 import json
@@ -24,7 +27,7 @@ from itertools import product
 from harness.model import Context, Figure, OptionGroup, Result, Sample, Scene, Target
 from lab.guest import Guest
 from lab.guest_host import GuestHost
-from lab.roce import TwoRoceHosts, address
+from lab.roce import OneRoceGuest, TwoRoceHosts, address
 
 HEADER = 32
 SEGMENT = 42
@@ -33,6 +36,10 @@ RDMA, ZERO_COPY, VXLAN, PERFTEST, ASLEEP = "rdma", "zero-copy", "vxlan", "perfte
 CONTENDERS = (PERFTEST, ASLEEP, RDMA, ZERO_COPY, VXLAN)
 WAYS = {RDMA: 'transport = "rdma"\n', ZERO_COPY: 'transport = "rdma"\nzero-copy = true\n', VXLAN: ""}
 """vNICs, and what their contracts say of the way."""
+COUNTED = (ASLEEP, RDMA, ZERO_COPY, VXLAN)
+"""Contenders in one guest of one CPU."""
+MESSAGES = 20_000
+"""Of perftest there, which cannot sleep and go by time. Its receiver would wait for one that is lost."""
 MTU = 4036
 """Of vNICs: a frame of 4,050 bytes, and 4,082 with the header; VXLAN's 4,100 fit into 4,200."""
 
@@ -62,16 +69,17 @@ def contracts(number: int, folder: str, host_latency: str) -> str:
 class Ends:
     """Both hosts with Tidegate, and the programs that send and receive."""
 
-    def __init__(self, context: Context, hosts: list[Guest]) -> None:
+    def __init__(self, context: Context, lab: TwoRoceHosts | OneRoceGuest) -> None:
         self.context = context
-        self.hosts = hosts
+        self.hosts: list[Guest] = lab.hosts
+        self.lab = lab
         self.bench = context.root / "target/release/tidegate-bench"
         self.tidegate = [self._host(number) for number in (1, 2)]
 
     def _host(self, number: int) -> GuestHost:
         guest = self.hosts[number - 1]
         guest.run("ulimit -l unlimited")
-        host = GuestHost(guest, "h", "--rdma rxe0")
+        host = GuestHost(guest, f"h{number}", "--rdma rxe0", netns=self.lab.netns[number - 1])
         guest.run(f"umask 077; echo {KEY} >{host.folder}/key")
         text = contracts(number, host.folder, self.context.options.host_latency)
         guest.run(f"cat >{host.folder}/c.toml <<'EOF'\n{text}\nEOF")
@@ -83,6 +91,11 @@ class Ends:
         folder = self.tidegate[number - 1].folder
         other = mac(3 - number, by)
         return f"{self.bench} --json --contracts {folder}/c.toml between {words} --vnic {by} --to {other}"
+
+    def perftest(self, program: str, words: str) -> tuple[str, str]:
+        """A program of perftest at host 2, which waits, and at host 1."""
+        receiver, sender = (f"{program} -c UD -d rxe0 -x {gid} {words}" for gid in reversed(self.lab.gids))
+        return receiver, f"{sender} {address(2)}"
 
     def settle(self) -> None:
         """Wait until RDMA is the way from each host to the other."""
@@ -115,7 +128,7 @@ class Ends:
     def busy(self) -> float:
         """Seconds that the CPUs of both hosts were busy so far."""
         total = 0.0
-        for guest in self.hosts:
+        for guest in self.hosts[:1] if self.hosts[0] is self.hosts[1] else self.hosts:
             words = guest.run("head -1 /proc/stat").split()[1:9]
             user, nice, system, _, _, irq, softirq, _ = map(int, words)
             total += (user + nice + system + irq + softirq) / 100
@@ -142,24 +155,29 @@ class Rate:
 def rate(ends: Ends, by: str, frame: int, seconds: int) -> Rate:
     """One way, as fast as it goes."""
     one = ends.hosts[0]
-    if by == PERFTEST:
-        words = f"ib_send_bw -c UD -d rxe0 -x 1 -s {frame + HEADER} -D {seconds} -f 1"
-        ends.begin(2, words)
+    if by in (PERFTEST, ASLEEP):
+        how = f"-D {seconds} -f 1" if by == PERFTEST else f"-n {MESSAGES} -e"
+        receiver, sender = ends.perftest("ib_send_bw", f"-s {frame + HEADER} {how}")
+        ends.begin(2, receiver)
         before = ends.busy()
-        one.run(f"{words} {address(2)}", timeout=seconds + 60)
+        one.run(sender, timeout=seconds + 120)
         busy = ends.busy() - before
         # The receiver's: the sender counts what it has sent.
         printed = ends.hosts[1].run("sleep 1; cat /tmp/far.log")
         got = number(r"^ *\d+ +\d+ +[\d.]+ +[\d.]+\s+([\d.]+)", printed) * 1e6
-        return Rate(got, busy / (got * seconds) * 1e6)
+        return Rate(got, busy / (got * seconds if by == PERFTEST else MESSAGES) * 1e6)
     sent = ends.sent()
-    ends.begin(2, ends.command(2, by, f"receive --frame {frame} --seconds {seconds} --windows 1"))
+    # The receiver goes on longer than the sender: frames to one that is gone leave by VXLAN.
+    ends.begin(2, ends.command(2, by, f"receive --frame {frame} --seconds {seconds} --windows 4"))
     before = ends.busy()
     one.run(
         ends.command(1, by, f"send --frame {frame} --seconds {seconds} --windows 2"), timeout=seconds * 3 + 60
     )
     busy = ends.busy() - before
-    printed = ends.hosts[1].run("cat /tmp/far.log")
+    printed = ends.hosts[1].run(
+        "while kill -0 $(cat /tmp/far.pid) 2>/dev/null; do sleep 0.2; done; cat /tmp/far.log",
+        timeout=seconds * 5 + 60,
+    )
     window = json.loads(printed)["windows"][0]
     got = window["received"] / window["seconds"]
     all_, by_rdma = (now - then for now, then in zip(ends.sent(), sent, strict=True))
@@ -171,9 +189,9 @@ def round_trip(ends: Ends, by: str, frame: int, count: int) -> float:
     one = ends.hosts[0]
     if by in (PERFTEST, ASLEEP):
         events = " -e" if by == ASLEEP else ""
-        words = f"ib_send_lat -c UD -d rxe0 -x 1 -s {frame + HEADER} -n {count}{events}"
-        ends.begin(2, words)
-        printed = one.run(f"{words} {address(2)}", timeout=count // 10 + 60)
+        receiver, sender = ends.perftest("ib_send_lat", f"-s {frame + HEADER} -n {count}{events}")
+        ends.begin(2, receiver)
+        printed = one.run(sender, timeout=count // 10 + 60)
         # Half of a round trip: t_typical, the fifth column.
         return 2 * number(r"^ *\d+ +\d+ +[\d.]+ +[\d.]+\s+([\d.]+)", printed)
     ends.begin(2, ends.command(2, by, f"answer --frame {frame}"))
@@ -189,6 +207,7 @@ def add_options(group: OptionGroup) -> None:
     group.add_argument("--turns", type=int, default=10, metavar="N", help="of each contender; 10")
     group.add_argument("--seconds", type=int, default=3, metavar="N", help="of a window; 3")
     group.add_argument("--trips", type=int, default=300, metavar="N", help="round trips of a window; 300")
+    group.add_argument("--counted", action="store_true", help="one guest, whose clock counts instructions")
     group.add_argument("--host-latency", default="10ms", metavar="TIME", help="of the contracts; 10ms")
     group.add_argument("--host-cpus", type=int, default=1, metavar="N", help="CPUs of each emulated host; 1")
 
@@ -200,29 +219,39 @@ def run(context: Context) -> Result:
     turns = context.rounds(options.turns)
     rates: dict[tuple[int, str], list[Rate]] = {}
     trips: dict[tuple[int, str], list[float]] = {}
-    with TwoRoceHosts(context.folder, cpus=options.host_cpus) as two:
-        ends = Ends(context, two.hosts)
+    contenders = COUNTED if options.counted else CONTENDERS
+    lab = (
+        OneRoceGuest(context.folder)
+        if options.counted
+        else TwoRoceHosts(context.folder, cpus=options.host_cpus)
+    )
+    with lab:
+        ends = Ends(context, lab)
         ends.settle()
         for turn in range(turns):
-            order = CONTENDERS if turn % 2 == 0 else CONTENDERS[::-1]
+            order = contenders if turn % 2 == 0 else contenders[::-1]
             for frame in sizes:
                 for by in order:
                     trip = round_trip(ends, by, frame, options.trips)
                     trips.setdefault((frame, by), []).append(trip)
                     said = f"{turn + 1}/{turns}, {frame} B, {by}: round trip {trip:,.0f} us"
-                    if by != ASLEEP:
+                    if by != ASLEEP or options.counted:
                         got = rate(ends, by, frame, options.seconds)
                         rates.setdefault((frame, by), []).append(got)
                         said += f", {got.per_second:,.0f}/s, {got.cpu_us:.0f} us of CPU each"
                         said += f", {got.by_rdma:.0%} by RDMA" if by in (RDMA, ZERO_COPY) else ""
                     context.say(said)
-    return report(sizes, rates, trips)
+    return report(sizes, contenders, rates, trips)
 
 
 def report(
-    sizes: Iterable[int], rates: dict[tuple[int, str], list[Rate]], trips: dict[tuple[int, str], list[float]]
+    sizes: Iterable[int],
+    contenders: tuple[str, ...],
+    rates: dict[tuple[int, str], list[Rate]],
+    trips: dict[tuple[int, str], list[float]],
 ) -> Result:
-    """Figures, and targets from neighbouring windows."""
+    """Figures, and targets from neighbouring windows, beside the first contender."""
+    yardstick = contenders[0]
     result = Result()
 
     def add(name: str, by: str, unit: str, values: Iterable[float]) -> None:
@@ -235,8 +264,8 @@ def report(
         result.targets.append(Target(measure, asked, "x", limit, "more" if more else "less", ratios))
 
     for frame in sizes:
-        for by in CONTENDERS:
-            if by != ASLEEP:
+        for by in contenders:
+            if (frame, by) in rates:
                 add(f"{frame} B: arrived [1/s]", by, "1/s", (one.per_second for one in rates[frame, by]))
                 add(f"{frame} B: CPU time of both hosts", by, "us", (one.cpu_us for one in rates[frame, by]))
             if by in (RDMA, ZERO_COPY):
@@ -249,14 +278,14 @@ def report(
             return zip(map(of, rates[frame, by]), map(of, rates[frame, other]), strict=True)
 
         for by in (RDMA, ZERO_COPY):
-            for other, asked, limit in ((PERFTEST, "at least 0.8x", 0.8), (VXLAN, "beside it", 0.0)):
+            for other, asked, limit in ((yardstick, "at least 0.8x", 0.8), (VXLAN, "beside it", 0.0)):
                 measure = f"{frame} B: messages a second, {by} / {other}"
                 aim(measure, asked, limit, beside(lambda one: one.per_second, by, other), more=True)
             aim(
-                f"{frame} B: CPU time of a frame, {by} / {PERFTEST}",
+                f"{frame} B: CPU time of a frame, {by} / {yardstick}",
                 "beside it",
                 1e9,
-                beside(lambda one: one.cpu_us, by, PERFTEST),
+                beside(lambda one: one.cpu_us, by, yardstick),
                 more=False,
             )
             for other, asked, limit in (
@@ -264,6 +293,8 @@ def report(
                 (ASLEEP, "beside it", 1e9),
                 (VXLAN, "beside it", 1e9),
             ):
+                if other not in contenders:
+                    continue
                 pairs = zip(trips[frame, by], trips[frame, other], strict=True)
                 aim(f"{frame} B: round trip, {by} / {other}", asked, limit, pairs, more=False)
     return result

@@ -1,7 +1,8 @@
-"""Two emulated hosts with soft-RoCE on one link.
+"""Two emulated hosts with soft-RoCE on one link, or in one guest.
 
 ```text
- host 1: eth0, rxe0 ══ stream socket, MTU 4200 ══ host 2: eth0, rxe0
+ TwoRoceHosts    host 1: eth0, rxe0 ══ stream socket, MTU 4200 ══ host 2: eth0, rxe0
+ OneRoceGuest    host 1: namespace h1, 192.0.2.1 ══ rxe0, looped back ══ host 2: namespace h2, 192.0.2.2
 ```
 
 Soft-RoCE (rdma_rxe) is in Debian's kernel, so it runs in a guest; verbs programs run unchanged.
@@ -14,7 +15,7 @@ from typing import Self
 
 from .guest import Guest, unix_link
 from .process import wait_for
-from .rxe import JUMBO, rxe_setup
+from .rxe import JUMBO, rxe_setup, unlinked
 from .rxe import MODULES as RXE
 
 MODULES = [*RXE, "tun"]
@@ -30,8 +31,54 @@ def setup(*addresses: str, mtu: int = JUMBO) -> str:
     return f"ip link set lo up && {rxe_setup(addresses, mtu)}"
 
 
+def namespaces() -> str:
+    """The commands that make a network namespace for each host of one guest, joined, for all but RDMA."""
+    made = [f"ip netns add h{number}" for number in (1, 2)]
+    made.append("ip link add v1 netns h1 mtu 4200 type veth peer name v2 netns h2 mtu 4200")
+    for number in (1, 2):
+        made.append(f"ip -n h{number} addr add {address(number)}/24 dev v{number}")
+        made.append(f"ip -n h{number} link set v{number} up")
+    return " && ".join(made)
+
+
+class OneRoceGuest:
+    """Both hosts in one guest of one CPU, whose clock counts that CPU's instructions: 4 ns for each.
+
+    A time is the same on a busy machine. It is no real time: on a real CPU some instructions take longer.
+    """
+
+    netns = ("h1", "h2")
+    gids = (1, 2)
+    """Indices of both addresses in the device's table."""
+
+    def __init__(self, folder: Path) -> None:
+        self._guest = Guest(
+            folder / "both",
+            [unlinked("52:54:00:0e:00:03")],
+            memory_mb=1024,
+            modules=[*MODULES, "veth"],
+            setup=f"{setup(address(1), address(2))} && {namespaces()}",
+            accel="tcg,thread=single",
+            arguments=["-icount", "shift=2,sleep=on"],
+            boot_seconds=180,
+        )
+        self.hosts = [self._guest, self._guest]
+
+    def __enter__(self) -> Self:
+        self._guest.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._guest.__exit__(kind, error, trace)
+
+
 class TwoRoceHosts:
     """Both hosts, powered on."""
+
+    netns = ("", "")
+    gids = (1, 1)
 
     def __init__(self, folder: Path, *, cpus: int = 1, mtu: int = JUMBO) -> None:
         self._cleanup = ExitStack()

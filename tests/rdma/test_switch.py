@@ -24,7 +24,7 @@ from lab.guest import Guest, Nic
 from lab.guest_host import GuestHost
 from lab.host import BINARY
 from lab.need import need, need_commands
-from lab.roce import MODULES, address, setup
+from lab.roce import MODULES, address, namespaces, setup
 from lab.rxe import JUMBO
 
 pytestmark = [pytest.mark.lab, pytest.mark.abreast, pytest.mark.timeout(600)]
@@ -177,16 +177,6 @@ class Pair:
         for host in self.hosts:
             assert "denied system call" not in self.guest.run(f"cat {host.folder}/switch.log")
         self.end(2)
-
-
-def namespaces() -> str:
-    """The commands that make both namespaces, for all but RDMA."""
-    made = [f"ip netns add h{number}" for number in (1, 2)]
-    made.append("ip link add v1 netns h1 mtu 4200 type veth peer name v2 netns h2 mtu 4200")
-    for number in (1, 2):
-        made.append(f"ip -n h{number} addr add {address(number)}/24 dev v{number}")
-        made.append(f"ip -n h{number} link set v{number} up")
-    return " && ".join(made)
 
 
 def mac(number: int) -> str:
