@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import product
 
-from harness.model import Context, Figure, OptionGroup, Result, Sample, Scene, Target
+from harness.model import Context, Figure, Misused, OptionGroup, Result, Sample, Scene, Target
 from lab.guest import Guest
 from lab.guest_host import GuestHost
 from lab.roce import OneRoceGuest, TwoRoceHosts, address
@@ -215,6 +215,8 @@ def add_options(group: OptionGroup) -> None:
 def run(context: Context) -> Result:
     """All windows on one pair of emulated hosts."""
     options = context.options
+    if options.counted and options.host_cpus != 1:
+        raise Misused("--counted has one CPU for both hosts: leave out --host-cpus")
     sizes = [int(size) for size in options.frames.split(",")]
     turns = context.rounds(options.turns)
     rates: dict[tuple[int, str], list[Rate]] = {}
