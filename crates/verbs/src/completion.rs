@@ -59,12 +59,12 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes the events that made the descriptor readable, and acknowledges them.
-    pub fn take_events(&self) {
+    /// Takes the event that made the descriptor readable, and acknowledges it. Each [`arm`](Self::arm) makes one at most.
+    pub fn take_event(&self) {
         match &self.inner {
-            Inner::Real(queue) => queue.take_events(),
+            Inner::Real(queue) => queue.take_event(),
             #[cfg(feature = "simulated")]
-            Inner::Simulated(queue) => queue.take_events(),
+            Inner::Simulated(queue) => queue.take_event(),
         }
     }
 }

@@ -309,22 +309,15 @@ impl Queue {
         done(call, answer)
     }
 
-    /// Takes events and acknowledges them.
-    pub(super) fn take_events(&self) {
+    /// Takes an event and acknowledges it. Each [`arm`](Self::arm) makes one at most: to look for a second one
+    /// would be a system call for each frame.
+    pub(super) fn take_event(&self) {
         let (mut queue, mut context) = (null_mut(), null_mut());
-        // An armed queue tells one event: a second one comes only if it was armed in between.
-        for _ in 0..16 {
-            // SAFETY: it writes both pointers. The channel has this queue alone, and does not block.
-            let answer = unsafe {
-                (self.domain.functions().get_cq_event)(
-                    self.channel.as_ptr(),
-                    &raw mut queue,
-                    &raw mut context,
-                )
-            };
-            if answer != 0 {
-                return;
-            }
+        // SAFETY: it writes both pointers. The channel has this queue alone, and does not block.
+        let answer = unsafe {
+            (self.domain.functions().get_cq_event)(self.channel.as_ptr(), &raw mut queue, &raw mut context)
+        };
+        if answer == 0 {
             // SAFETY: one event of this queue was just taken.
             unsafe { (self.domain.functions().ack_cq_events)(self.raw.as_ptr(), 1) };
         }

@@ -43,8 +43,8 @@ impl CompletionQueue {
         self.queue.arm()
     }
 
-    pub(crate) fn take_events(&self) {
-        self.queue.take_events();
+    pub(crate) fn take_event(&self) {
+        self.queue.take_event();
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {

@@ -178,7 +178,7 @@ impl CompletionQueue {
         queue.arm().map_err(|error| Error::Call { call, error })
     }
 
-    pub(crate) fn take_events(&self) {
+    pub(crate) fn take_event(&self) {
         // Reading sets the counter to 0; without events there is nothing to read.
         let _ = rustix::io::read(&self.place.event, &mut [0; 8]);
     }

@@ -134,7 +134,7 @@ impl Incoming {
             return true;
         }
         if std::mem::replace(&mut self.is_armed, true) {
-            self.receives.take_events();
+            self.receives.take_event();
         }
         if self.receives.arm().is_err() {
             self.break_down();

@@ -80,7 +80,7 @@ fn a_completion_that_waited_is_no_event() {
     a.send(&b, b"y");
     a.send(&b, b"z");
     assert!(is_readable(&b.receives));
-    b.receives.take_events();
+    b.receives.take_event();
     assert!(!is_readable(&b.receives), "armed once, one event");
     assert_eq!(b.payloads().len(), 3);
     b.receives.arm().unwrap();
