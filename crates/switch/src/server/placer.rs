@@ -7,7 +7,7 @@
 //! ```
 
 use super::Switch;
-use super::placement::apart::Role;
+use super::placement::Role;
 use super::placement::plan::{MoveReason, Step};
 use super::placement::{Measurement, Placer, VnicDemand};
 use super::table::{End, Entry, Table};

@@ -10,7 +10,7 @@
 //! of the rate.
 
 use super::Worker;
-use super::send::{count_sent, note_tokens};
+use super::count::{count_sent, note_tokens};
 use crate::frame::{HEADER_MAX, Offload, Segmenter};
 use crate::link::Pending;
 use crate::port::Port;

@@ -8,7 +8,7 @@
 //! ```
 
 use super::Worker;
-pub(super) use super::count::{count_sent, note_tokens};
+use super::count::{count_sent, note_tokens};
 use super::crossing::{Crossing, Fate};
 use super::cut::{Piece, unsent_bytes};
 use super::decide::{self, To};

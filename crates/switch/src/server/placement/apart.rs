@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A write into a tap runs the tenant's network stack on the worker, up to the frames that the stack sends: a
-//! super-frame of 64 kB takes [as long as copying a megabyte](TAP_WRITE). A real-time frame that arrives meanwhile
+//! super-frame of 64 kB takes [as long as copying a megabyte](super::role::TAP_WRITE). A real-time frame that arrives meanwhile
 //! waits. A receiver of real-time frames counts as a real-time vNIC, because such frames wait in its queue.
 //!
 //! Each step reduces [the number of taps](Placement::sharing) that share a worker with real-time vNICs:
@@ -17,7 +17,7 @@
 //! With one worker, or with only real-time vNICs, there is nothing to do.
 
 use super::plan::{CANDIDATES, MOST_MOVED, MoveReason, Placement, Step, WHOLE};
-pub use super::role::{Role, TAP_WRITE};
+use super::role::Role;
 use crate::fdb::PortIndex;
 use std::cmp::Reverse;
 

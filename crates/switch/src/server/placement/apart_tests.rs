@@ -1,5 +1,5 @@
-use super::apart::*;
 use super::plan::*;
+use super::role::TAP_WRITE;
 use super::*;
 use proptest::prelude::*;
 

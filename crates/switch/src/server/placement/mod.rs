@@ -19,8 +19,8 @@ mod role;
 mod tests;
 
 use crate::fdb::PortIndex;
-use apart::Role;
 use plan::{MOST_MOVED, MoveReason, Placed, Placement, Step, WHOLE};
+pub use role::Role;
 use std::collections::BTreeMap;
 
 /// Looks for which a step must stay worthwhile before it is taken. It need not stay the best of several similar ones.

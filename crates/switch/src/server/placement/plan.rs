@@ -18,7 +18,7 @@
 //! vNICs: less than measured (two workers carry 3.7 million frames of 64 bytes a second between them, one
 //! carries 12.4). So separating two vNICs that talk never gains.
 
-use super::apart::{Role, TAP_WRITE};
+use super::role::{Role, TAP_WRITE};
 use crate::fdb::PortIndex;
 use std::collections::{BTreeMap, BTreeSet};
 

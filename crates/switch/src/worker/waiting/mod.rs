@@ -17,9 +17,9 @@ mod scene;
 #[cfg(test)]
 mod tests;
 
+use super::count::note_tokens;
 use super::cut::{Part, cut, unsent_bytes};
 use super::ingress::{Next, Turn};
-use super::send::note_tokens;
 use super::{Worker, budget};
 use crate::fdb::PortIndex;
 use crate::frame::{ect, set_ce};
