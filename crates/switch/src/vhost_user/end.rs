@@ -1,6 +1,6 @@
 //! Reasons for the end of a connection.
 
-use super::connection::Rejection;
+use super::reply::Rejection;
 use std::time::Duration;
 
 /// Pause between looks for the rest of a message.

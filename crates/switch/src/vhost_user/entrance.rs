@@ -10,10 +10,10 @@
 //! after each one the entrance stays shut for a while: others wait in the socket's backlog, which is short.
 //! One that stays longer and reconnects finds it open, unless it was disconnected.
 
+use super::config::PortConfig;
+use super::end::End;
 use super::heir::Heir;
-use super::listener::PortConfig;
 use super::service::Service;
-use super::session::End;
 use super::status::ConnectionStatus;
 use super::wire::DisconnectedStream;
 use rustix::event::PollFlags;

@@ -12,14 +12,15 @@
 //! An heir's resources are bounded: two counters for each queue, which no thread signals while it waits; a
 //! number of messages; and little time, if it is silent or wants the port while another uses it.
 
-use super::connection::{Rejection, Reply, exceeded, no_queue};
+use super::config::PortConfig;
+use super::connection::no_queue;
+use super::end::{End, PARTIAL_POLL};
 use super::exchange::{self, MessageHandler};
 use super::features;
-use super::listener::PortConfig;
+use super::reply::{Rejection, Reply, exceeded};
 use super::request::Request;
 use super::saved::{Number, Numbered, SavedConnection, SavedVring, SharedFd};
 use super::service::Service;
-use super::session::{End, PARTIAL_POLL};
 use super::wire::{self, DisconnectedStream, Glance, Header};
 use crate::stats::ThrownOut;
 use rustix::event::PollFlags;

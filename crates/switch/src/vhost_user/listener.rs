@@ -12,17 +12,19 @@
 //! is in [quarantine](super::conduct), no front end is accepted.
 
 use super::conduct::Conduct;
-pub use super::config::PortConfig;
-use super::connection::{Connection, Rejection};
+use super::config::PortConfig;
+use super::connection::Connection;
+use super::end::End;
 use super::entrance::Entrance;
 use super::errands::Errands;
-pub use super::gate::{Busy, Gate};
+use super::gate::Gate;
 use super::heir::{Heir, InitialState};
 use super::mailbox::{FROZEN, Mailbox, wait};
 use super::notifier::{Notifier, Report};
+use super::reply::Rejection;
 use super::saved::{Descriptors, SavedConnection};
 use super::service::{Service, Shared};
-use super::session::{End, Session};
+use super::session::Session;
 use super::status::{ConnectionStatus, State};
 use super::wire::DisconnectedStream;
 use super::{NoStateStore, PortControl, StateStore};

@@ -42,7 +42,7 @@ mod entrance;
 pub mod errands;
 pub mod exchange;
 pub mod features;
-mod gate;
+pub mod gate;
 pub mod heir;
 pub mod kick;
 pub mod listener;

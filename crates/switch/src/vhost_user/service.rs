@@ -7,8 +7,8 @@
 //! ```
 
 use super::conduct::{Conduct, Event};
+use super::config::PortConfig;
 use super::errands::Errands;
-use super::listener::PortConfig;
 use super::mailbox::Mailbox;
 use super::notifier::Report;
 use super::saved::Numbered;

@@ -7,13 +7,15 @@
 //! ```
 
 use super::StateStore;
-use super::connection::{Connection, Rejection};
-pub use super::end::{End, PARTIAL_POLL};
+use super::config::PortConfig;
+use super::connection::Connection;
+use super::end::{End, PARTIAL_POLL};
 use super::entrance::Entrance;
 use super::exchange::exchange;
+use super::gate::Gate;
 use super::heir::InitialState;
-use super::listener::{Gate, PortConfig};
 use super::mailbox::{FROZEN, Mailbox, wait};
+use super::reply::Rejection;
 use super::saved::Numbered;
 use super::service::Service;
 use super::status::ConnectionStatus;

@@ -1,7 +1,8 @@
 //! Negotiation: virtio's features, and the protocol's own.
 
 use super::super::features::{self, F_RING_PACKED, VHOST_F_LOG_ALL, VHOST_USER_F_PROTOCOL_FEATURES};
-use super::{Connection, Result, refuse};
+use super::super::reply::{Result, refuse};
+use super::Connection;
 
 impl Connection<'_> {
     /// SET_FEATURES.

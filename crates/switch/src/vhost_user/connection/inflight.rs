@@ -1,7 +1,8 @@
 //! The in-flight region of the queues (vhost-user, "Inflight I/O tracking").
 
+use super::super::reply::{Reply, Result, refuse};
 use super::super::saved::SharedFd;
-use super::{Connection, Reply, Result, refuse};
+use super::Connection;
 use crate::virtio::{Inflight, MAX_ENTRIES, QueueInflight};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

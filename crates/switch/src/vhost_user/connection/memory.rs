@@ -1,10 +1,11 @@
 //! The guest's memory, and the log of writes to it.
 
+use super::super::reply::{Result, exceeded, refuse};
 use super::super::saved::{Numbered, SharedFd};
 use super::super::service::Shared;
 use super::super::used_bytes;
+use super::Connection;
 use super::vrings::Vring;
-use super::{Connection, Result, exceeded, refuse};
 use crate::quota::Amounts;
 use crate::vhost_user::exchange::MAX_MEM_SLOTS;
 use crate::virtio::memory::{GuestMemory, RegionSpec};

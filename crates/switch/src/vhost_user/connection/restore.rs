@@ -3,8 +3,9 @@
 use super::super::features::VHOST_F_LOG_ALL;
 use super::super::kick::Kick;
 use super::super::notifier::Call;
+use super::super::reply::{Result, refuse};
 use super::super::saved::{Number, Numbered, SavedConnection, SavedRegion, SavedVring, SharedFd};
-use super::{Connection, Result, refuse};
+use super::Connection;
 use crate::vhost_user::exchange::MAX_MEM_SLOTS;
 use std::collections::HashMap;
 use vhost::vhost_user::message::{VhostUserMemoryRegion, VhostUserVringAddr, VhostUserVringAddrFlags};

@@ -2,9 +2,10 @@
 
 use super::super::kick::Kick;
 use super::super::notifier::Call;
+use super::super::reply::{Result, refuse};
 use super::super::saved::{Numbered, SharedFd};
 use super::super::{NOT_SHARED, VringSetup, shared, used_bytes};
-use super::{Connection, Result, refuse};
+use super::Connection;
 use crate::virtio::{MAX_ENTRIES, Queue};
 use vhost::vhost_user::message::{VhostUserVringAddr, VhostUserVringAddrFlags, VhostUserVringState};
 

@@ -8,7 +8,8 @@ mod memory;
 mod protocol;
 mod refused;
 
-use super::listener::{PortConfig, PortThread, SocketEnd};
+use super::config::PortConfig;
+use super::listener::{PortThread, SocketEnd};
 use super::status::{ConnectionStatus, Snapshot, State};
 use device::Device;
 use rustix::event::{EventfdFlags, eventfd};
