@@ -223,9 +223,9 @@ impl LocalPair {
         (self.pieces, OF_SLOT as usize)
     }
 
-    /// Returns what is set when the device has destroyed it.
-    pub(super) fn over(&self) -> Arc<AtomicBool> {
-        self.over.flag()
+    /// Returns what is set when the device has destroyed it, and what if it does not.
+    pub(super) fn over(&self) -> [Arc<AtomicBool>; 2] {
+        self.over.flags()
     }
 
     /// Keeps what frames land in until the device has destroyed it.
