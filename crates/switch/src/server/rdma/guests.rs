@@ -16,7 +16,7 @@ use crate::vhost_user::errands::Errands;
 use crate::virtio::GuestMemory;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(in crate::server) struct Guests {
     guests: Mutex<BTreeMap<PortIndex, Guest>>,
     changed: Condvar,
-    /// No link may begin to use any guest's memory. Read under the lock.
-    are_all_held: AtomicBool,
+    /// How many threads hold all guests' memory: then no link may begin to use any. Read under the lock.
+    holds: AtomicUsize,
     /// Locked memory that they may have.
     budget: Arc<Budget>,
 }
@@ -199,12 +199,12 @@ impl Guests {
     }
 
     /// Ends the uses of all guests' memory as [`Kind::Lent`], and waits for it, at most two seconds: `hurry` has the thread `rdma` look
-    /// at once. None begins until they are [released](Self::release_all).
+    /// at once. None begins until all are [released](Self::release_all), as often as they were held.
     ///
     /// # Errors
-    /// The ports whose guests' memory is still used; all are released.
+    /// The ports whose guests' memory is still used; this hold is released.
     pub(super) fn hold_all(&self, hurry: impl FnOnce()) -> Result<(), Vec<PortIndex>> {
-        self.are_all_held.store(true, Ordering::Relaxed);
+        self.holds.fetch_add(1, Ordering::Relaxed);
         hurry();
         let is_lent = |guest: &Guest| guest.uses[Kind::Lent as usize] > 0;
         // A device that was waited for in vain is not waited for again.
@@ -222,13 +222,13 @@ impl Guests {
         Err(lent)
     }
 
-    /// Lets links use guests' memory again.
+    /// Ends one [hold](Self::hold_all) of all guests' memory: after the last one, links may use it again.
     pub(super) fn release_all(&self) {
-        self.are_all_held.store(false, Ordering::Relaxed);
+        self.holds.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn are_all_held(&self) -> bool {
-        self.are_all_held.load(Ordering::Relaxed)
+        self.holds.load(Ordering::Relaxed) > 0
     }
 
     /// Returns the memory that a port's guest has for a device.
@@ -322,6 +322,7 @@ impl Drop for Held<'_> {
 mod tests {
     use super::*;
     use crate::virtio::memory::RegionSpec;
+    use std::sync::atomic::AtomicBool;
     use tidegate_frontend::memory::SharedMemory;
 
     const PORT: PortIndex = 3;
@@ -416,6 +417,19 @@ mod tests {
         assert!(!guests.offer(PORT).unwrap().is_held, "it may go on");
         drop(of);
         guests.hold_all(|| ()).unwrap();
+    }
+
+    /// One that gives up, or does not get them all, leaves them to no link while another one takes over.
+    #[test]
+    fn two_processes_that_take_over_at_once_hold_all_until_both_let_go() {
+        let memory = memory();
+        let (guests, weak) = (ready(&memory), Arc::downgrade(&memory));
+        guests.hold_all(|| ()).unwrap();
+        guests.hold_all(|| ()).unwrap();
+        guests.release_all();
+        assert!(guests.offer(PORT).unwrap().is_held && guests.begin(PORT, &weak, Kind::Lent).is_none());
+        guests.release_all();
+        assert!(!guests.offer(PORT).unwrap().is_held && guests.begin(PORT, &weak, Kind::Lent).is_some());
     }
 
     #[test]
