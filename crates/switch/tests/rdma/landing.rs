@@ -427,4 +427,13 @@ fn after_a_queue_pair_that_was_not_destroyed_an_uplink_that_is_made_anew_has_rdm
     two.sides[1].make_anew();
     two.until_members();
     assert_eq!(two.sides[1].counts().undestroyed_pairs, 0, "another lane");
+    two.until("it is told that this stays so", || {
+        let told = two.sides[1].zero_copy();
+        told.is_some_and(|told| {
+            !told.is_temporary && told.copied_because.is_some_and(|why| why.contains("not done"))
+        })
+    });
+    two.sides[1].host.switch.remove_port("b").unwrap();
+    let why = Client::connect(&two.sides[1].host.control()).unwrap().retire().unwrap_err().to_string();
+    assert!(why.contains("(a vNIC that was removed)"), "{why}");
 }

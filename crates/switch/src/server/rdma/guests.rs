@@ -239,6 +239,11 @@ impl Guests {
         self.holds.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether a device was waited for in vain, and is not done with former memory of a port's guest yet.
+    pub(super) fn is_stuck(&self, port: PortIndex) -> bool {
+        self.lock().get(&port).is_some_and(|guest| guest.stuck.is_some())
+    }
+
     /// Returns the memory that a port's guest has for a device.
     ///
     /// # Errors
