@@ -135,8 +135,11 @@ impl Switch {
     /// Says why another process cannot take over the rings of these ports, and what to do.
     fn not_given_back(&self, ports: &[PortIndex]) -> String {
         let table = self.lock();
-        let of = table.entries.values().filter(|entry| ports.contains(&entry.index));
-        let names: Vec<_> = of.map(|entry| entry.vnic.name.as_str()).collect();
+        let name = |port: &PortIndex| {
+            let entry = table.entries.values().find(|entry| entry.index == *port);
+            entry.map_or("a vNIC that was removed", |entry| entry.vnic.name.as_str())
+        };
+        let names: Vec<_> = ports.iter().map(name).collect();
         format!(
             "an RDMA device does not give back the memory of guests within 2 s ({}): it may still read or write their buffers. Its uplink is \
              being made anew: try again, or end this process (systemctl restart), with which the kernel ends what the device has",

@@ -144,6 +144,13 @@ impl Side {
         }
     }
 
+    /// Makes the uplink anew, as the agent does with a broken one.
+    pub fn make_anew(&self) {
+        self.host.switch.remove_uplink("net0").unwrap();
+        let frames = UdpSocket::bind((self.address, self.uplink.port)).unwrap();
+        self.set(&[KEYS[0]], Some(self.sockets(frames, self.notices.try_clone().unwrap())));
+    }
+
     /// Has all notices to this host vanish, or none any more. Those that it sends arrive.
     pub fn lose_notices(&self, are_lost: bool) {
         if are_lost {

@@ -413,3 +413,27 @@ fn a_queue_pair_that_the_device_does_not_destroy_keeps_what_it_may_write_to() {
     near.send(&frame);
     assert_eq!(two.sides[1].guest.receive(), frame);
 }
+
+/// What stays with the device does not keep the next lane from address handles.
+#[test]
+fn after_a_queue_pair_that_was_not_destroyed_an_uplink_that_is_made_anew_has_rdma() {
+    let mut two = two_with(ZERO_COPY, &Options::default());
+    two.until_landing();
+    two.sides[1].device.refuse("ibv_destroy_qp", libc::EIO);
+    two.sides[1].guest.front.share_memory().unwrap();
+    two.sides[1].guest.front.protocol().unwrap().get_features().unwrap();
+    two.until("the uplink is broken", || two.sides[1].host.switch.uplinks().remove(0).broken.is_some());
+    assert_eq!(two.sides[1].counts().undestroyed_pairs, 1);
+    two.sides[1].make_anew();
+    two.until_members();
+    assert_eq!(two.sides[1].counts().undestroyed_pairs, 0, "another lane");
+    two.until("it is told that this stays so", || {
+        let told = two.sides[1].zero_copy();
+        told.is_some_and(|told| {
+            !told.is_temporary && told.copied_because.is_some_and(|why| why.contains("not done"))
+        })
+    });
+    two.sides[1].host.switch.remove_port("b").unwrap();
+    let why = Client::connect(&two.sides[1].host.control()).unwrap().retire().unwrap_err().to_string();
+    assert!(why.contains("(a vNIC that was removed)"), "{why}");
+}

@@ -54,6 +54,8 @@ pub struct Landing {
     counters: Arc<GuestCounters>,
     /// The device has nothing of it any more.
     pub(super) over: Arc<AtomicBool>,
+    /// The device did not destroy its queue pair.
+    undestroyed: Arc<AtomicBool>,
     /// Its port's driver receives in another way by now.
     is_unfit: AtomicBool,
 }
@@ -103,15 +105,15 @@ pub struct Taken<'a> {
 }
 
 impl Landing {
-    /// Makes the slots of a port, in its guest's memory. `over` tells that the device has nothing of it any more. The uplink's link
-    /// [gets to know](super::Incoming::set_landing) it first, then the port gets [its half](super::PortHalf).
+    /// Makes the slots of a port, in its guest's memory. `over` tells that the device has nothing of it any more, `undestroyed` that it
+    /// never will. The uplink's link [gets to know](super::Incoming::set_landing) it first, then the port gets [its half](super::PortHalf).
     ///
     /// # Errors
     /// No memory may be registered.
     pub(super) fn new(
         setup: &Setup,
         guest: &GuestRegions,
-        over: Arc<AtomicBool>,
+        [over, undestroyed]: [Arc<AtomicBool>; 2],
     ) -> Result<Arc<Self>, Error> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let scratch = Region::new(&setup.device, usize::from(SLOTS) * SCRATCH)?;
@@ -124,6 +126,7 @@ impl Landing {
             _memory: guest.memory().clone(),
             counters: guest.counters().clone(),
             over,
+            undestroyed,
             is_unfit: AtomicBool::new(false),
         }))
     }
@@ -143,6 +146,11 @@ impl Landing {
     /// Whether the device has nothing of it any more, and no frame of it is under way.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire) && !self.stages.are_out()
+    }
+
+    /// Whether it never [is over](Self::is_over), since the device did not destroy its queue pair, and no frame of it is under way.
+    pub fn is_kept(&self) -> bool {
+        self.undestroyed.load(Ordering::Acquire) && !self.stages.are_out()
     }
 
     /// Notes that its port's driver receives in another way by now: frames are copied, and it is to end.

@@ -40,9 +40,9 @@ impl Over {
         Self { is_over: Arc::default(), undestroyed, counters: setup.counters.clone(), kept: Some(kept) }
     }
 
-    /// Returns what is set when the device has destroyed it.
-    pub(super) fn flag(&self) -> Arc<AtomicBool> {
-        self.is_over.clone()
+    /// Returns what is set when the device has destroyed it, and what if it does not.
+    pub(super) fn flags(&self) -> [Arc<AtomicBool>; 2] {
+        [self.is_over.clone(), self.undestroyed.clone()]
     }
 
     /// Keeps what frames land in as long as the queue pair is there.

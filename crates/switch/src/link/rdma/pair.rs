@@ -38,6 +38,15 @@ const OF_SLOT: u32 = 1 + landing::BUFFERS as u32 + 1;
 const PIECES: u32 = if OF_SLOT > OF_SEND { OF_SLOT } else { OF_SEND };
 const OF_SEND: u32 = 1 + gather::MOST as u32;
 
+/// Returns how many buffers, with the landing's, are posted beside frames that landed and are under way: no more than fit if the port's
+/// worker posts all other slots at the same time.
+const fn beside(under_way: u32) -> u32 {
+    let (wanted, fit) = (BESIDE * under_way, RECEIVES - landing::SLOTS as u32 + under_way);
+    let most = if fit < RECEIVES - LEAST { fit } else { RECEIVES - LEAST };
+    let wanted = if wanted < most { wanted } else { most };
+    if wanted < LEAST { LEAST } else { wanted }
+}
+
 /// A queue pair. Its drop destroys it, which is no work for a worker.
 #[derive(Debug)]
 pub struct LocalPair {
@@ -214,9 +223,9 @@ impl LocalPair {
         (self.pieces, OF_SLOT as usize)
     }
 
-    /// Returns what is set when the device has destroyed it.
-    pub(super) fn over(&self) -> Arc<AtomicBool> {
-        self.over.flag()
+    /// Returns what is set when the device has destroyed it, and what if it does not.
+    pub(super) fn over(&self) -> [Arc<AtomicBool>; 2] {
+        self.over.flags()
     }
 
     /// Keeps what frames land in until the device has destroyed it.
@@ -277,7 +286,7 @@ impl LocalPair {
         unsafe { self.queue_pair.post_receive(&receives) }.map_err(|(taken, _)| taken)
     }
 
-    /// Posts buffers of the region until the device has `LEAST`, with the landing's, or `BESIDE` those that are out.
+    /// Posts buffers of the region until the device has [`beside`] those that are out, with the landing's.
     ///
     /// # Errors
     /// As for [`post`](Self::post).
@@ -285,8 +294,7 @@ impl LocalPair {
         let (of_landing, under_way) =
             self.landing.get().map_or((0, 0), |landing| (landing.posted(), landing.under_way()));
         let posted = self.has.load(Ordering::Relaxed) + of_landing;
-        let wanted = LEAST.max((BESIDE * under_way).min(RECEIVES - LEAST));
-        let mut missing = wanted.saturating_sub(posted) as usize;
+        let mut missing = beside(under_way).saturating_sub(posted) as usize;
         for (word, first) in self.posted.iter().zip((0u16..).step_by(64)) {
             if missing == 0 {
                 break;
@@ -365,5 +373,24 @@ impl LocalPair {
     fn posted_bit(&self, at: u16) -> Option<(&AtomicU64, u64)> {
         let word = self.posted.get(usize::from(at) / 64)?;
         Some((word, 1 << (at % 64)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each worker may see what the other one has posted too late.
+    #[test]
+    fn what_both_workers_post_at_once_fits_into_the_queue_pair() {
+        for under_way in 0..=landing::SLOTS.into() {
+            let slots = u32::from(landing::SLOTS) - under_way;
+            let of_region = beside(under_way);
+            assert!(
+                of_region + slots <= RECEIVES,
+                "{of_region} beside {under_way} that landed, and {slots} slots"
+            );
+            assert!(of_region >= (2 * under_way).clamp(LEAST, RECEIVES - LEAST - 32), "{under_way}");
+        }
     }
 }

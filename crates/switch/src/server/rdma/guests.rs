@@ -16,7 +16,7 @@ use crate::vhost_user::errands::Errands;
 use crate::virtio::GuestMemory;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(in crate::server) struct Guests {
     guests: Mutex<BTreeMap<PortIndex, Guest>>,
     changed: Condvar,
-    /// No link may begin to use any guest's memory. Read under the lock.
-    are_all_held: AtomicBool,
+    /// How many threads hold all guests' memory: then no link may begin to use any. Read under the lock.
+    holds: AtomicUsize,
     /// Locked memory that they may have.
     budget: Arc<Budget>,
 }
@@ -47,8 +47,15 @@ struct Guest {
     is_held: bool,
     /// Uses of each [kind](Kind) that have not ended.
     uses: [usize; 3],
-    /// A wait for their end was in vain.
-    is_stuck: bool,
+    /// A wait for the end of uses up to this kind was in vain, and some of them have not ended yet.
+    stuck: Option<Kind>,
+}
+
+impl Guest {
+    /// Whether a use up to this kind has not ended.
+    fn is_used(&self, kind: Kind) -> bool {
+        self.uses[..=kind as usize].iter().any(|uses| *uses > 0)
+    }
 }
 
 /// Why no device has a guest's memory.
@@ -162,8 +169,8 @@ impl Guests {
     /// Notes that a port's front end is gone.
     pub(in crate::server) fn leave(&self, port: PortIndex) {
         self.change(port, |guest| {
-            let Guest { is_held, uses, is_stuck, .. } = *guest;
-            *guest = Guest { is_held, uses, is_stuck, ..Guest::default() };
+            let Guest { is_held, uses, stuck, .. } = *guest;
+            *guest = Guest { is_held, uses, stuck, ..Guest::default() };
         });
     }
 
@@ -171,7 +178,6 @@ impl Guests {
     /// waits for it, at most two seconds: `hurry` has the thread `rdma` look at once. None begins until the result is dropped.
     pub(in crate::server) fn hold(&self, port: PortIndex, kind: Kind, hurry: impl FnOnce()) -> Held<'_> {
         let held = Held { guests: self, port };
-        let is_used = move |guest: &Guest| guest.uses[..=kind as usize].iter().any(|uses| *uses > 0);
         let mut guests = self.lock();
         let guest = guests.entry(port).or_default();
         guest.is_held = true;
@@ -179,17 +185,19 @@ impl Guests {
             guest.offer = None;
         }
         // Once is enough: it would be in vain again.
-        if !is_used(guest) || guest.is_stuck {
+        if !guest.is_used(kind) || guest.stuck.is_some() {
             return held;
         }
         hurry();
-        let waits = |guests: &mut BTreeMap<PortIndex, Guest>| guests.get(&port).is_some_and(is_used);
+        let waits = |guests: &mut BTreeMap<PortIndex, Guest>| {
+            guests.get(&port).is_some_and(|guest| guest.is_used(kind))
+        };
         let waited = self.changed.wait_timeout_while(guests, PATIENCE, waits);
         let (mut guests, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out()
             && let Some(guest) = guests.get_mut(&port)
         {
-            guest.is_stuck = true;
+            guest.stuck = Some(kind);
             tracing::warn!(
                 port,
                 "a guest's memory is still with an RDMA device after {PATIENCE:?}: its front end goes on without"
@@ -199,17 +207,17 @@ impl Guests {
     }
 
     /// Ends the uses of all guests' memory as [`Kind::Lent`], and waits for it, at most two seconds: `hurry` has the thread `rdma` look
-    /// at once. None begins until they are [released](Self::release_all).
+    /// at once. None begins until all are [released](Self::release_all), as often as they were held.
     ///
     /// # Errors
-    /// The ports whose guests' memory is still used; all are released.
+    /// The ports whose guests' memory is still used; this hold is released.
     pub(super) fn hold_all(&self, hurry: impl FnOnce()) -> Result<(), Vec<PortIndex>> {
-        self.are_all_held.store(true, Ordering::Relaxed);
+        self.holds.fetch_add(1, Ordering::Relaxed);
         hurry();
-        let is_lent = |guest: &Guest| guest.uses[Kind::Lent as usize] > 0;
+        let is_lent = |guest: &Guest| guest.is_used(Kind::Lent);
         // A device that was waited for in vain is not waited for again.
         let waits = |guests: &mut BTreeMap<PortIndex, Guest>| {
-            guests.values().any(|guest| is_lent(guest) && !guest.is_stuck)
+            guests.values().any(|guest| is_lent(guest) && guest.stuck.is_none())
         };
         let waited = self.changed.wait_timeout_while(self.lock(), PATIENCE, waits);
         let guests = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -222,13 +230,18 @@ impl Guests {
         Err(lent)
     }
 
-    /// Lets links use guests' memory again.
+    /// Ends one [hold](Self::hold_all) of all guests' memory: after the last one, links may use it again.
     pub(super) fn release_all(&self) {
-        self.are_all_held.store(false, Ordering::Relaxed);
+        self.holds.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn are_all_held(&self) -> bool {
-        self.are_all_held.load(Ordering::Relaxed)
+        self.holds.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether a device was waited for in vain, and is not done with former memory of a port's guest yet.
+    pub(super) fn is_stuck(&self, port: PortIndex) -> bool {
+        self.lock().get(&port).is_some_and(|guest| guest.stuck.is_some())
     }
 
     /// Returns the memory that a port's guest has for a device.
@@ -306,7 +319,8 @@ impl Drop for Use {
         self.guests.change(self.port, |guest| {
             let uses = &mut guest.uses[self.kind as usize];
             *uses = uses.saturating_sub(1);
-            guest.is_stuck &= guest.uses != [0; 3];
+            let ended = guest.stuck.is_some_and(|kind| !guest.is_used(kind));
+            guest.stuck = guest.stuck.filter(|_| !ended);
         });
         self.guests.changed.notify_all();
     }
@@ -322,6 +336,7 @@ impl Drop for Held<'_> {
 mod tests {
     use super::*;
     use crate::virtio::memory::RegionSpec;
+    use std::sync::atomic::AtomicBool;
     use tidegate_frontend::memory::SharedMemory;
 
     const PORT: PortIndex = 3;
@@ -416,6 +431,47 @@ mod tests {
         assert!(!guests.offer(PORT).unwrap().is_held, "it may go on");
         drop(of);
         guests.hold_all(|| ()).unwrap();
+    }
+
+    /// A device that stalled for a while, and went on, is waited for like before, though it has the same memory registered.
+    #[test]
+    fn a_device_that_gave_memory_back_late_is_waited_for_again() {
+        let memory = memory();
+        let (guests, weak) = (ready(&memory), Arc::downgrade(&memory));
+        let mut registered = guests.begin(PORT, &weak, Kind::Registering).unwrap();
+        assert!(registered.is_registered(&weak));
+        let of = guests.begin(PORT, &weak, Kind::Lent).unwrap();
+        drop(guests.hold(PORT, Kind::Lent, || ()));
+        drop(guests.hold(PORT, Kind::Lent, || panic!("hurried in vain")));
+        drop(of);
+        let of = guests.begin(PORT, &weak, Kind::Lent).unwrap();
+        let hurried = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !hurried.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                drop(of);
+            });
+            drop(guests.hold(PORT, Kind::Lent, || hurried.store(true, Ordering::Relaxed)));
+            assert!(
+                hurried.swap(true, Ordering::Relaxed),
+                "a front end would go on while the device has its memory"
+            );
+        });
+    }
+
+    /// One that gives up, or does not get them all, leaves them to no link while another one takes over.
+    #[test]
+    fn two_processes_that_take_over_at_once_hold_all_until_both_let_go() {
+        let memory = memory();
+        let (guests, weak) = (ready(&memory), Arc::downgrade(&memory));
+        guests.hold_all(|| ()).unwrap();
+        guests.hold_all(|| ()).unwrap();
+        guests.release_all();
+        assert!(guests.offer(PORT).unwrap().is_held && guests.begin(PORT, &weak, Kind::Lent).is_none());
+        guests.release_all();
+        assert!(!guests.offer(PORT).unwrap().is_held && guests.begin(PORT, &weak, Kind::Lent).is_some());
     }
 
     #[test]

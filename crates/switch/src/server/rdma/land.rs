@@ -45,6 +45,12 @@ impl Switch {
                 entry.cleared_at = now;
                 self.at_port(port, move |worker| worker.drop_to(port));
             }
+            if entry.landing.is_kept() {
+                // Its buffers do not come back: nothing is waited for.
+                making.landings.by_port.remove(&port);
+                making.note_news();
+                continue;
+            }
             // A port that is gone has nothing left.
             if entry.landing.is_over()
                 && self

@@ -28,6 +28,8 @@ const REST: u64 = 3;
 const ONE_PIECE: &str = "the RDMA device takes one piece of memory for each request (max_sge = 1), and zero copy needs two: what the switch \
                          writes, and the guest's payload";
 
+const NOT_DONE: &str = "the device is not done with former memory of the guest";
+
 const HOLES: &str = "pages were taken out of the guest's memory after it was registered, and a device has the former ones: no \
                      balloon and no free page reporting with zero-copy (libvirt: <memballoon model='none'/>); copied until the \
                      front end shares its memory anew";
@@ -237,7 +239,10 @@ impl Loan {
             State::None if self.given_up.is_none() && now >= self.rests_until => {
                 let memory = offer.memory.clone();
                 let Some(of) = guests.begin(port, &memory, Kind::Registering) else {
-                    self.why = Why::for_now("former memory of the guest is still registered");
+                    self.why = match guests.is_stuck(port) {
+                        true => Why::lasting(NOT_DONE),
+                        false => Why::for_now("former memory of the guest is still registered"),
+                    };
                     return;
                 };
                 self.ends.tried(now);
@@ -247,7 +252,7 @@ impl Loan {
             }
             State::Pinned(pinned) if self.lent.is_none() => {
                 let Some(of) = guests.begin(port, &pinned.memory, Kind::Lent) else {
-                    self.why = Why::lasting("the device is not done with former memory of the guest");
+                    self.why = Why::lasting(NOT_DONE);
                     return;
                 };
                 self.ends.tried(now);

@@ -43,17 +43,17 @@ const LOOP: u64 = 20_000;
 /// Longest time that is charged at once (ns). In a longer time the worker lost its CPU or waited for a page
 /// of guest memory, which is [watched](super::watch) for.
 const LONGEST: i64 = 200_000;
-/// The host latency that these four are for (ns), the default one. With a longer one all are longer in proportion, up to
-/// [`SCALE`] times.
-const HOST_LATENCY: u64 = 250_000;
-/// Frames of a turn are limited by their number by then, even where a CPU is emulated.
-const SCALE: u64 = 40;
 /// Largest debt of a port (ns).
 const DEBT: i64 = 10_000_000;
 /// Real-time ports go first for one part in this many of the worker's time ...
 const REALTIME: i64 = 2;
-/// ... and for at most this long at once (ns).
+/// ... and for at most this long at once (ns), which is longer than a loop.
 const REALTIME_BURST: i64 = 256_000;
+/// The host latency that these times are for (ns), the default one. With a longer one all are longer in proportion, up to
+/// [`SCALE`] times.
+const HOST_LATENCY: u64 = 250_000;
+/// Frames of a turn are limited by their number by then, even where a CPU is emulated.
+const SCALE: u64 = 40;
 /// Cost of finding a port without frames (ns). The next turn is not charged for it.
 const LOOK: i64 = 30;
 /// Buffers are costly if they take more than one part in this many of the frames' time.
@@ -100,6 +100,9 @@ struct Times {
     /// [`LOOP`].
     latest: u64,
     longest: i64,
+    debt: i64,
+    /// [`REALTIME_BURST`].
+    realtime: i64,
 }
 
 impl Times {
@@ -109,8 +112,9 @@ impl Times {
             let host_latency = host_latency.clamp(HOST_LATENCY, HOST_LATENCY * SCALE);
             u128::from(ns) * u128::from(host_latency) / u128::from(HOST_LATENCY)
         };
-        let [quantum, slice, longest] = [QUANTUM, SLICE, LONGEST].map(|ns| longer(ns as u64) as i64);
-        Self { quantum, slice, latest: longer(LOOP) as u64, longest }
+        let [quantum, slice, longest, debt, realtime] =
+            [QUANTUM, SLICE, LONGEST, DEBT, REALTIME_BURST].map(|ns| longer(ns as u64) as i64);
+        Self { quantum, slice, latest: longer(LOOP) as u64, longest, debt, realtime }
     }
 }
 
@@ -198,6 +202,7 @@ impl Turns {
     /// Sets how long the host may take (ns): turns, rounds and loops are longer if that is longer than by default.
     pub(super) fn set_host_latency(&mut self, ns: u64) {
         let was = std::mem::replace(&mut self.times, Times::of(ns)).quantum;
+        self.realtime = self.realtime.clamp(-self.times.realtime, self.times.realtime);
         for account in self.accounts.iter_mut() {
             account.remaining = account.remaining_in(self.round);
             account.round = self.round;
@@ -222,7 +227,7 @@ impl Turns {
         }
         (self.round_continues, self.rounds) = (false, u64::MAX);
         let elapsed = now.saturating_sub(self.began).min(1 << 32) as i64;
-        self.realtime = (self.realtime + elapsed / REALTIME).min(REALTIME_BURST);
+        self.realtime = (self.realtime + elapsed / REALTIME).min(self.times.realtime);
         self.began = now;
         (self.sum, self.others) = (0, 0);
         self.pass(now);
@@ -354,10 +359,10 @@ impl Turns {
     #[inline]
     pub(super) fn charge(&mut self, port: PortIndex, ns: i64) {
         let mut account = self.refresh(port);
-        account.remaining = (account.remaining - ns).max(-DEBT);
+        account.remaining = (account.remaining - ns).max(-self.times.debt);
         self.accounts[usize::from(port)].remaining = account.remaining;
         if account.realtime {
-            self.realtime = (self.realtime - ns).max(-REALTIME_BURST);
+            self.realtime = (self.realtime - ns).max(-self.times.realtime);
         }
         if account.remaining <= 0 {
             self.note_waiting(account);
