@@ -140,6 +140,7 @@ impl Engine {
                 };
                 state.keyed = self.segments.iter().filter(serves).map(|keyed| keyed.segment).collect();
                 state.keyed.sort_unstable();
+                state.keep_windows(|vni| self.segments.iter().any(|keyed| keyed.segment.id() == vni));
                 self.peers.insert(peer.index, state);
             }
             if let Some(at) = links_before.iter().position(|known| known.setup.name == state.setup.name) {

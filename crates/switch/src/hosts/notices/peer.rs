@@ -43,7 +43,8 @@ pub(super) struct Peer {
     pub(super) keyed: Vec<Segment>,
     /// The start of its process, as its last answer says (ns, its clock).
     started: Option<u64>,
-    window: Window,
+    /// By the id of the segment whose key a notice is tagged with: a host that has one key uses up no numbers of others.
+    windows: BTreeMap<u32, Window>,
     /// Of the process that has answered.
     requests: Bucket,
     /// Requests of other processes may be recorded ones, and use up no other's tokens.
@@ -67,7 +68,7 @@ impl Peer {
             setup,
             keyed: vec![],
             started: None,
-            window: Window::default(),
+            windows: BTreeMap::new(),
             requests: Bucket::new(RATE),
             unknown: Bucket::new(RATE),
             others: Bucket::new(RATE),
@@ -107,11 +108,22 @@ impl Peer {
         self.number
     }
 
+    /// Whether an authentic notice is no recorded one.
+    fn is_new(&mut self, notice: &Notice) -> bool {
+        let window = self.windows.entry(notice.vni).or_default();
+        window.arrive(notice.number, notice.sent_ns).is_accepted()
+    }
+
+    /// Forgets what segments used that have no key now.
+    pub(super) fn keep_windows(&mut self, has_key: impl Fn(u32) -> bool) {
+        self.windows.retain(|vni, _| has_key(*vni));
+    }
+
     /// Checks a request against those before it. Recorded ones of the process that has answered are refused: they would use up what
     /// that may ask, and it would take this host for deaf.
     pub(super) fn admit_request(&mut self, notice: &Notice, now: u64) -> Result<(), NoticeRefusal> {
         let is_known = self.started == Some(notice.started_ns);
-        if is_known && !self.window.arrive(notice.number, notice.sent_ns).is_accepted() {
+        if is_known && !self.is_new(notice) {
             return Err(NoticeRefusal::Replayed);
         }
         let bucket = if is_known { &mut self.requests } else { &mut self.unknown };
@@ -136,7 +148,7 @@ impl Peer {
         if before == Some(started) {
             return false;
         }
-        self.window = Window::default();
+        self.windows.clear();
         self.told = Told::nothing(now);
         self.telling = Telling::nothing(now);
         if before.is_some() {
@@ -153,8 +165,7 @@ impl Peer {
             self.exchange.hurry(now);
             return Err(NoticeRefusal::OtherProcess);
         }
-        let arrival = self.window.arrive(notice.number, notice.sent_ns);
-        if !arrival.is_accepted() {
+        if !self.is_new(notice) {
             return Err(NoticeRefusal::Replayed);
         }
         if self.others.take(now) { Ok(()) } else { Err(NoticeRefusal::TooMany) }

@@ -129,9 +129,21 @@ impl Host {
     }
 
     /// Makes a notice of this host, as if its process had started at `started`.
-    fn notice(&self, to: u8, key: u8, (started_ns, number, sent_ns): (u64, u32, u64), body: Body) -> Vec<u8> {
+    fn notice(&self, to: u8, key: u8, times: (u64, u32, u64), body: Body) -> Vec<u8> {
+        self.notice_of(segment(), to, key, times, body)
+    }
+
+    /// The same, of another segment.
+    fn notice_of(
+        &self,
+        segment: Segment,
+        to: u8,
+        key: u8,
+        (started_ns, number, sent_ns): (u64, u32, u64),
+        body: Body,
+    ) -> Vec<u8> {
         let way = Way { from: address(self.number), to: address(to) };
-        let notice = Notice { key: KeyNumber::Even, vni: 42, started_ns, number, sent_ns, body };
+        let notice = Notice { key: KeyNumber::Even, vni: segment.id(), started_ns, number, sent_ns, body };
         notice.write(&Key::new([key; 16]), way).as_bytes().to_vec()
     }
 }
@@ -311,6 +323,28 @@ fn recorded_requests_keep_no_answer_from_the_peer() {
         assert!(a.refused(why) > refused + 500, "{:?}", a.counts().refused);
     }
     assert!(b.status().reachable && b.status().clock.is_some());
+}
+
+/// A host that shares one segment with a peer has its key, and may send from the peer's address.
+#[test]
+fn a_notice_from_the_future_costs_no_other_segment() {
+    let time = Time::default();
+    let (mut a, mut b) = pair(&time, 5 * SECOND, 0);
+    let other = Segment::new(43).unwrap();
+    let both = || vec![keyed(7), KeyedSegment { segment: other, index: None, ..keyed(8) }];
+    a.knows_of(&[2], None, both());
+    b.knows_of(&[1], None, both());
+    talk(&time, &mut a, &mut b, 20, (0, 0));
+    let started = 6 * SECOND;
+    b.send(&b.notice_of(other, 1, 8, (started, u32::MAX / 2, u64::MAX / 2), Body::ClockRequest), &a);
+    a.engine.receive();
+    // Its own segment is refused from now on.
+    b.send(&b.notice_of(other, 1, 8, (started, 1000, 20 * SECOND), Body::ClockRequest), &a);
+    a.engine.receive();
+    assert_eq!(a.refused("replayed"), 1);
+    b.engine.set_locals(vec![local(1)]);
+    talk(&time, &mut a, &mut b, 20, (0, 0));
+    assert_eq!(a.engine.take_moved().len(), 1, "{:?}", a.counts());
 }
 
 #[test]
