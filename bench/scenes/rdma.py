@@ -28,6 +28,7 @@ from harness.model import Context, Figure, Misused, OptionGroup, Result, Sample,
 from lab.guest import Guest
 from lab.guest_host import GuestHost
 from lab.roce import OneRoceGuest, TwoRoceHosts, address
+from lab.rxe import JUMBO
 
 HEADER = 32
 SEGMENT = 42
@@ -54,7 +55,7 @@ def contracts(number: int, folder: str, host_latency: str) -> str:
     other = 3 - number
     text = (
         f'[host]\nhost-latency = "{host_latency}"\n'
-        f'[uplink.net0]\nlocal = "{address(number)}"\nrate = "10gbit"\nmtu = 4200\nrdma = "rxe0"\n'
+        f'[uplink.net0]\nlocal = "{address(number)}"\nrate = "10gbit"\nmtu = {JUMBO}\nrdma = "rxe0"\n'
         f'[uplink.net0.peer.far]\naddress = "{address(other)}"\n'
         f'[segment.{SEGMENT}]\nkey-file = "{folder}/key"\n'
     )
@@ -71,8 +72,8 @@ class Ends:
 
     def __init__(self, context: Context, lab: TwoRoceHosts | OneRoceGuest) -> None:
         self.context = context
-        self.hosts: list[Guest] = lab.hosts
         self.lab = lab
+        self.hosts: list[Guest] = lab.hosts
         self.bench = context.root / "target/release/tidegate-bench"
         self.tidegate = [self._host(number) for number in (1, 2)]
 
@@ -128,7 +129,7 @@ class Ends:
     def busy(self) -> float:
         """Seconds that the CPUs of both hosts were busy so far."""
         total = 0.0
-        for guest in self.hosts[:1] if self.hosts[0] is self.hosts[1] else self.hosts:
+        for guest in self.lab.guests:
             words = guest.run("head -1 /proc/stat").split()[1:9]
             user, nice, system, _, _, irq, softirq, _ = map(int, words)
             total += (user + nice + system + irq + softirq) / 100
@@ -180,8 +181,9 @@ def rate(ends: Ends, by: str, frame: int, seconds: int) -> Rate:
     )
     window = json.loads(printed)["windows"][0]
     got = window["received"] / window["seconds"]
-    all_, by_rdma = (now - then for now, then in zip(ends.sent(), sent, strict=True))
-    return Rate(got, busy / (3 * seconds) / got * 1e6, by_rdma / all_)
+    frames, by_rdma = (now - then for now, then in zip(ends.sent(), sent, strict=True))
+    # The sender's windows, after one that does not count.
+    return Rate(got, busy / (3 * seconds) / got * 1e6, by_rdma / frames)
 
 
 def round_trip(ends: Ends, by: str, frame: int, count: int) -> float:
