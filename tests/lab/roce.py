@@ -34,7 +34,7 @@ def setup(*addresses: str, mtu: int = JUMBO) -> str:
 def namespaces() -> str:
     """The commands that make a network namespace for each host of one guest, joined, for all but RDMA."""
     made = [f"ip netns add h{number}" for number in (1, 2)]
-    made.append("ip link add v1 netns h1 mtu 4200 type veth peer name v2 netns h2 mtu 4200")
+    made.append(f"ip link add v1 netns h1 mtu {JUMBO} type veth peer name v2 netns h2 mtu {JUMBO}")
     for number in (1, 2):
         made.append(f"ip -n h{number} addr add {address(number)}/24 dev v{number}")
         made.append(f"ip -n h{number} link set v{number} up")
@@ -48,8 +48,9 @@ class OneRoceGuest:
     """
 
     netns = ("h1", "h2")
+    """The network namespace of each host."""
     gids = (1, 2)
-    """Indices of both addresses in the device's table."""
+    """The index of each host's address in the table of its device."""
 
     def __init__(self, folder: Path) -> None:
         self._guest = Guest(
@@ -62,7 +63,9 @@ class OneRoceGuest:
             arguments=["-icount", "shift=2,sleep=on"],
             boot_seconds=180,
         )
+        self.guests = [self._guest]
         self.hosts = [self._guest, self._guest]
+        """The guest of each host."""
 
     def __enter__(self) -> Self:
         self._guest.__enter__()
@@ -78,6 +81,7 @@ class TwoRoceHosts:
     """Both hosts, powered on."""
 
     netns = ("", "")
+    """None: each host is a guest of its own."""
     gids = (1, 1)
 
     def __init__(self, folder: Path, *, cpus: int = 1, mtu: int = JUMBO) -> None:
@@ -97,6 +101,7 @@ class TwoRoceHosts:
             self.hosts.append(self._cleanup.enter_context(guest))
             # QEMU's client does not wait for its server.
             wait_for("the link", link.exists, 30)
+        self.guests = self.hosts
 
     def __enter__(self) -> Self:
         return self

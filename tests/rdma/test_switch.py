@@ -20,12 +20,12 @@ from typing import Any
 
 import pytest
 
-from lab.guest import Guest, Nic
+from lab.guest import Guest
 from lab.guest_host import GuestHost
 from lab.host import BINARY
 from lab.need import need, need_commands
 from lab.roce import MODULES, address, namespaces, setup
-from lab.rxe import JUMBO
+from lab.rxe import JUMBO, unlinked
 
 pytestmark = [pytest.mark.lab, pytest.mark.abreast, pytest.mark.timeout(600)]
 
@@ -43,12 +43,6 @@ SECONDS = 120
 """How long it goes on: longer than zero copy needs to begin and to begin again beside other work, s."""
 MTU = 4036
 """A frame of 4,050 bytes: with VXLAN's header it fits into the MTU of eth0."""
-
-
-def unlinked() -> Nic:
-    """A virtio-net device whose frames reach none."""
-    device = "virtio-net-pci,netdev=alone,mac=52:54:00:00:0e:01"
-    return Nic(["-netdev", "hubport,id=alone,hubid=0", "-device", device])
 
 
 class Pair:
@@ -187,7 +181,7 @@ def mac(number: int) -> str:
 def contracts(number: int, folder: str, more: str = "") -> str:
     """The contracts of host `number`, that of its vNIC with `more`."""
     return (
-        f'[uplink.net0]\nlocal = "{address(number)}"\nrate = "10gbit"\nmtu = 4200\nrdma = "rxe0"\n'
+        f'[uplink.net0]\nlocal = "{address(number)}"\nrate = "10gbit"\nmtu = {JUMBO}\nrdma = "rxe0"\n'
         f'[uplink.net0.peer.far]\naddress = "{address(3 - number)}"\n'
         f'[segment.{SEGMENT}]\nkey-file = "{folder}/key"\n'
         f'[vnic.{NAMES[number - 1]}]\nattach = {{ vhost-user = "{folder}/vm.sock" }}\nmac = "{mac(number)}"\n'
@@ -207,7 +201,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("g")
     prepared = f"{setup(*map(address, (1, 2)))} && {namespaces()}"
     modules = [*MODULES, "veth"]
-    with Guest(folder, [unlinked()], cpus=2, memory_mb=1024, modules=modules, setup=prepared) as guest:
+    with Guest(
+        folder, [unlinked("52:54:00:00:0e:01")], cpus=2, memory_mb=1024, modules=modules, setup=prepared
+    ) as guest:
         yield Pair(guest)
 
 

@@ -1,4 +1,4 @@
-//! Whether workers may wait awake (busy-poll) on this machine, and the kernel's limit on it.
+//! Whether workers may wait awake (busy-poll) and spin on this machine, and the kernel's limit on it.
 //!
 //! ```text
 //!  CPUs of the process, /proc/sys/kernel/sched_rt_runtime_us, SCHED_FIFO or not
@@ -41,7 +41,7 @@ impl Machine {
         if self.has_one_cpu() { 0 } else { host.busy_poll.get() }
     }
 
-    /// Records the number of the process's CPUs; `true` if that changes the share.
+    /// Records the number of the process's CPUs; `true` if it [has one](Self::has_one_cpu) now and had more, or the reverse.
     fn set_cpu_count(&self, cpus: usize) -> bool {
         self.has_one_cpu.swap(cpus < 2, Relaxed) != (cpus < 2)
     }

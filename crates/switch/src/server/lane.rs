@@ -49,7 +49,7 @@ pub(super) struct Shown {
     pub(super) numbers: BTreeMap<PortIndex, (u32, u32)>,
     /// Their state.
     pub(super) pairs: Vec<QueuePairStatus>,
-    /// What is counted of vNICs with zero copy.
+    /// What is counted of vNICs with zero copy, by name.
     pub(super) not_copied: BTreeMap<String, Arc<GuestCounters>>,
     /// vNICs of other hosts.
     pub(super) members: Vec<MemberStatus>,

@@ -69,7 +69,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Sets how long workers may wait awake.
+    /// Sets how long workers may wait awake, and whether they may spin before they sleep.
     pub(super) fn set_busy_poll(&self, host: &Host) {
         let (share, throttled) = (self.machine.share(host), self.machine.throttled);
         let has_one_cpu = self.machine.has_one_cpu();

@@ -1,8 +1,8 @@
 //! Puts frames into an egress's scheduler, and makes room there.
 
+use super::departures::fate;
 use super::outstanding::end_rest;
 use super::send::unqueued_fate;
-use super::serve::fate;
 use super::{Worker, budget};
 use crate::fdb::PortIndex;
 use crate::port::{Egress, Port};

@@ -26,6 +26,7 @@
 //!   - `parts`: super-frames whose receivers have too few buffers
 //!   - `outstanding`: frames that links complete later
 //!   - `between`: real-time frames in the middle of a loop
+//!   - `departures`: what leaves an egress is counted, and its fate noted
 //! - [`addresses`]: link-local addresses that own ports use
 //! - `shared`: addresses that own ports take from others
 //! - `uplink`: frames of other hosts; `answer`: requests for their MACs
@@ -69,6 +70,7 @@ mod count;
 pub mod crossing;
 mod cut;
 mod decide;
+mod departures;
 mod direct;
 pub mod egress;
 #[cfg(test)]

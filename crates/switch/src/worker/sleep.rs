@@ -489,6 +489,18 @@ mod tests {
         assert!(sleeps(&mut asleep, 101_000_000), "there is no budget");
     }
 
+    /// Guests on the same CPU make work only while it sleeps.
+    #[test]
+    fn on_one_cpu_a_worker_does_not_spin_before_it_sleeps() {
+        test_clock::set_time(0);
+        let (mut worker, _handle) = testing::worker();
+        testing::add_port(&mut worker, 0);
+        worker.sleeper.last_work = 1_000_000;
+        assert!(!sleeps(&mut worker, 1_000_000 + SPIN - 1));
+        worker.set_has_one_cpu(true);
+        assert!(sleeps(&mut worker, 1_000_000 + SPIN - 1));
+    }
+
     #[test]
     fn the_timer_ends_before_the_frame_is_to_come() {
         let (mut worker, _handle, _end) = after_a_stream(250_000_000);

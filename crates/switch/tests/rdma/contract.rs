@@ -7,7 +7,8 @@
 
 use super::harness::fabric::{KEYS, Two, two_with};
 use super::harness::{Guest, PATIENCE, bytes_in, measured, pump, udp, vnic};
-use super::landing::{ZERO_COPY, larger};
+use super::landing::larger;
+use super::{ZERO_COPY, zero_copy};
 use std::time::{Duration, Instant};
 use tidegate_contract::{Bytes, Envelope, Nanos, Rate};
 use tidegate_evidence::RdmaCounts;
@@ -26,11 +27,6 @@ const HEAD: u64 = 192;
 fn landed(before: &RdmaCounts, after: &RdmaCounts, len: usize) -> u64 {
     let (bytes, copied) = (after.received_bytes - before.received_bytes, after.copied_in - before.copied_in);
     (bytes - copied) / (len as u64 - HEAD)
-}
-
-/// Returns lines of a contract with zero copy.
-fn zero_copy(lines: &str) -> String {
-    format!("transport = \"rdma\"\n{ZERO_COPY}\n{lines}")
 }
 
 /// Returns two hosts with frames that land at the second guest, whose contract has these lines.
@@ -198,7 +194,6 @@ fn contend(
         value(&got, time)
     });
     let landed = landed(&before, &two.sides[1].counts(), landing.len());
-
     assert!(landed > 50, "{landed} landed");
 }
 
@@ -276,7 +271,6 @@ fn a_full_queue_drops_what_landed_and_keeps_no_buffer() {
             std::thread::sleep(Duration::from_micros(200));
         }
         let landed = landed(&before, &two.sides[1].counts(), frame.len());
-
         assert!(landed > 20, "{discipline}: {landed} landed");
         two.sides[1].host.change(&vnic("b", 2, &zero_copy("")));
         two.until_landing();
@@ -317,7 +311,6 @@ fn tags_that_a_receiver_may_not_be_sent_are_dropped_after_they_landed() {
             }
             assert_eq!(arrived_and_dropped(&two, "vlan"), if passes { at } else { at + 200 });
             let landed = landed(&before, &two.sides[1].counts(), frame.len());
-
             assert!(landed > 50, "{vid}: {landed} landed");
             // The next one is none of those, and their buffers are posted again.
             two.send(0, 500);
@@ -349,7 +342,7 @@ fn what_a_contract_forbids_does_not_leave_by_zero_copy() {
     let (to, own) = (two.sides[1].guest.mac(), two.sides[0].guest.mac());
     let good = udp(to, own, &[5; 1000]);
     let from_other = udp(to, [0x52, 0x54, 0, 0, 0, 77], &[5; 1000]);
-    let router = "allowed = { prefixes = [\"10.0.0.1/32\"] }";
+    let own_prefix = "allowed = { prefixes = [\"10.0.0.1/32\"] }";
     let elsewhere = "allowed = { prefixes = [\"10.9.0.0/16\"] }";
     let cases = [
         ("", from_other, "source_mac"),
@@ -369,7 +362,7 @@ fn what_a_contract_forbids_does_not_leave_by_zero_copy() {
         assert_eq!(two.sides[0].device.counters().datagrams, before.0, "{keys}");
         assert_eq!(two.sides[1].guest.try_receive(), None, "{keys}");
     }
-    two.sides[0].host.change(&vnic("a", 1, &zero_copy(router)));
+    two.sides[0].host.change(&vnic("a", 1, &zero_copy(own_prefix)));
     let before = two.sides[0].counts();
     let began = Instant::now();
     while two.sides[0].counts().zero_copied_out == before.zero_copied_out {

@@ -7,14 +7,13 @@
 use super::harness::dirty::{Log, migrating};
 use super::harness::fabric::{Side, Two, two_with};
 use super::harness::{PATIENCE, contract, vnic};
+use super::{ZERO_COPY, zero_copy};
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use std::time::{Duration, Instant};
 use tidegate_evidence::Connection;
 use tidegate_frontend::front_end::{IN_ORDER, MRG_RXBUF, Options};
 use tidegate_switch::control::Client;
 use vhost::VhostBackend;
-
-const ZERO_COPY: &str = "zero-copy = true";
 
 /// A driver that would have its buffers back in order.
 fn options() -> Options {
@@ -109,7 +108,7 @@ fn memory_is_registered_while_a_ring_runs_and_given_back_before_it_changes() {
 fn a_driver_that_has_its_buffers_in_order_keeps_copies_until_it_comes_anew() {
     let mut two = two_with("", &options());
     assert_eq!(two.sides[0].zero_copy(), None);
-    two.sides[0].host.change(&vnic("a", 1, &format!("transport = \"rdma\"\n{ZERO_COPY}")));
+    two.sides[0].host.change(&vnic("a", 1, &zero_copy("")));
     two.until_copied(0, "IN_ORDER");
     two.sides[0].guest.front.reconnect().unwrap();
     two.until_lent(0);
@@ -122,7 +121,7 @@ fn the_contract_and_the_uplink_decide_too() {
     host.change(&vnic("a", 1, "transport = \"rdma\""));
     two.until_given_back(0);
     two.until("no word of zero copy", || two.sides[0].zero_copy().is_none());
-    host.change(&vnic("a", 1, &format!("transport = \"rdma\"\n{ZERO_COPY}")));
+    host.change(&vnic("a", 1, &zero_copy("")));
     two.until_lent(0);
     // Without a queue pair for a while, the device keeps it.
     two.sides[0].device.set_active(false);
@@ -214,7 +213,7 @@ fn a_refused_registration_says_what_to_do_and_is_tried_again() {
     for _ in 0..3 {
         two.sides[0].device.refuse("ibv_reg_mr", libc::ENOMEM);
     }
-    host.change(&vnic("a", 1, &format!("transport = \"rdma\"\n{ZERO_COPY}")));
+    host.change(&vnic("a", 1, &zero_copy("")));
     two.until_copied(0, "locked memory");
     two.until_lent(0);
 }
@@ -368,8 +367,7 @@ fn frames_of_a_link_that_is_removed_are_ended_at_the_device() {
 #[test]
 fn a_device_that_stalls_while_a_vnic_changes_its_segment_has_its_queue_pair_ended() {
     let two = Two::with_a_frame_that_stays();
-    let elsewhere =
-        vnic("a", 1, &format!("transport = \"rdma\"\n{ZERO_COPY}")).replace("segment = 7", "segment = 8");
+    let elsewhere = vnic("a", 1, &zero_copy("")).replace("segment = 7", "segment = 8");
     two.sides[0].host.change(&elsewhere);
     two.until_ended_by_the_device();
     assert_eq!(two.sides[0].host.switch.uplinks().remove(0).broken, None);

@@ -7,13 +7,12 @@
 use super::harness::dirty::{Log, migrating};
 use super::harness::fabric::{Two, two_with};
 use super::harness::{PATIENCE, bytes_in, measured, pump, udp, vnic};
+use super::{ZERO_COPY, zero_copy};
 use std::time::{Duration, Instant};
 use tidegate_frontend::front_end::{MRG_RXBUF, Options};
 use tidegate_switch::control::Client;
 use tidegate_verbs::simulated::{Datagram, Fate};
 use vhost::VhostBackend;
-
-pub(super) const ZERO_COPY: &str = "zero-copy = true";
 
 pub(super) fn larger() -> Options {
     let options = Options::default();
@@ -156,7 +155,7 @@ fn the_contract_the_queue_pair_and_the_uplink_end_it() {
     two.until("the device has nothing of the guest", || two.sides[1].device.foreign() == 0);
     two.until_members();
     two.frames_go_by_rdma();
-    two.sides[1].host.change(&vnic("b", 2, &format!("transport = \"rdma\"\n{ZERO_COPY}")));
+    two.sides[1].host.change(&vnic("b", 2, &zero_copy("")));
     two.until_landing();
     let pair = two.sides[1].queue_pair().unwrap();
     assert!(two.sides[1].device.break_queue_pair(pair));
@@ -298,11 +297,11 @@ fn whether_frames_land_is_told_beside_whether_they_are_sent_from_the_guests_memo
     let plain = Options::default();
     let without = Options { features: plain.features & !MRG_RXBUF, ..plain.clone() };
     let two_queues = Options { queue_pairs: 2, ..plain.clone() };
-    let queues = "zero-copy = true\nqueues = 2";
+    let queues = format!("{ZERO_COPY}\nqueues = 2");
     for (keys, options, words) in [
         (ZERO_COPY, &plain, None),
         (ZERO_COPY, &without, Some("mrg_rxbuf=on")),
-        (queues, &two_queues, Some("several queues")),
+        (queues.as_str(), &two_queues, Some("several queues")),
     ] {
         let mut two = two_with(keys, options);
         let told = |two: &Two| two.sides[1].zero_copy().filter(|told| told.copied_because.is_none());

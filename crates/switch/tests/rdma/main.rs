@@ -22,6 +22,13 @@ use tidegate_verbs::simulated::{Datagram, Fate};
 const FORGERIES: u64 = 10_000;
 /// For so long notices are lost (s); longer by the environment's `SILENCE`.
 const SILENCE: u64 = 3;
+/// The key by which a vNIC asks for zero copy.
+const ZERO_COPY: &str = "zero-copy = true";
+
+/// Returns lines of the contract of a vNIC with zero copy, and `lines`.
+fn zero_copy(lines: &str) -> String {
+    format!("transport = \"rdma\"\n{ZERO_COPY}\n{lines}")
+}
 
 #[test]
 fn frames_go_by_rdma_both_ways() {

@@ -4,7 +4,7 @@
 //!  RdmaStatus of each uplink with a device ─▶ counters, queue pairs of vNICs ─▶ families
 //! ```
 
-use super::families::{Families, Kind::Counter, Kind::Gauge};
+use super::families::{Families, Kind::Counter, Kind::Gauge, Labels};
 use crate::views::UplinkView;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -80,18 +80,15 @@ impl Families<'_, '_> {
         };
         for (name, help, sent, received) in VNICS {
             let values = zero_copies().flat_map(|(uplink, vnic, zero_copy)| {
-                let labels = move |way| vec![("vnic", vnic), ("uplink", uplink), ("direction", way)];
-                [("tx", sent), ("rx", received)].map(|(way, of)| (labels(way), of(&zero_copy.counts) as f64))
+                each_way(uplink, vnic, [sent, received].map(|of| of(&zero_copy.counts)))
             });
             self.family(name, help, Counter, values)?;
         }
         let help = "1 where payload of a vNIC's frames is not copied, 0 where all is: sent from the guest's memory (tx), landing in it (rx)";
         let states = zero_copies().flat_map(|(uplink, vnic, zero_copy)| {
-            let labels = move |way| vec![("vnic", vnic), ("uplink", uplink), ("direction", way)];
             let sent = zero_copy.copied_because.is_none();
             let lands = zero_copy.landing.as_ref().is_some_and(|landing| landing.copied_because.is_none());
-            [("tx", sent), ("rx", sent && lands)]
-                .map(|(way, is_so)| (labels(way), f64::from(u8::from(is_so))))
+            each_way(uplink, vnic, [sent, sent && lands].map(u64::from))
         });
         self.family("vnic_zero_copy", help, Gauge, states)?;
         let pairs = by_rdma().flat_map(|(uplink, rdma)| {
@@ -104,6 +101,12 @@ impl Families<'_, '_> {
             "1 where a vNIC with transport = \"rdma\" has a queue pair, 0 where its frames go as VXLAN";
         self.family("rdma_queue_pair", help, Gauge, pairs)
     }
+}
+
+/// Returns a vNIC's values of what it sends and receives, with their labels.
+fn each_way<'l>(uplink: &'l str, vnic: &'l str, [tx, rx]: [u64; 2]) -> [(Labels<'l>, f64); 2] {
+    [("tx", tx), ("rx", rx)]
+        .map(|(way, value)| (vec![("vnic", vnic), ("uplink", uplink), ("direction", way)], value as f64))
 }
 
 #[cfg(test)]

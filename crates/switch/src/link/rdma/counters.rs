@@ -1,4 +1,4 @@
-//! Counters of one link's RDMA lane. Its worker writes them, other threads read them.
+//! Counters of one link's RDMA lane, and of each guest whose frames it does not copy. Its worker writes them, other threads read them.
 
 use crate::stats::layout::Counter;
 use std::sync::atomic::AtomicU64;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use tidegate_verbs::{QueuePair, Region};
 
-/// Dropped after its queue pair.
+/// Frees, by its drop, what a queue pair may write to, unless the device did not destroy that. Dropped after the queue pair.
 #[derive(Debug)]
 pub(super) struct Over {
     is_over: Arc<AtomicBool>,
@@ -22,7 +22,7 @@ pub(super) struct Over {
     kept: Option<Kept>,
 }
 
-/// What its receives name, and its place.
+/// The memory that its receives name, and its place among the queue pairs.
 #[derive(Debug)]
 struct Kept {
     _buffers: Arc<Region>,

@@ -1,4 +1,4 @@
-//! Guests' memory that a device may read: what front ends have, and who uses it.
+//! Guests' memory that a device may use: what front ends have, and who uses it.
 //!
 //! ```text
 //!  a port's thread: memory, rings, log ─▶ Guest ── offer ─▶ thread `rdma`: registers it, lends it to a link

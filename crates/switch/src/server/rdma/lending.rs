@@ -1,4 +1,4 @@
-//! Which guests' memory one uplink's link may send from: registered, lent, and taken back.
+//! Which guests' memory one uplink's link may use: registered, lent, and taken back.
 //!
 //! ```text
 //!  vNICs with zero copy, by queue pairs ──┐            ┌─ registered, whole ─▶ lent ─▶ Tables
@@ -126,7 +126,7 @@ impl Lending {
         change
     }
 
-    /// Returns what the link may send from.
+    /// Returns what the link may use.
     pub(super) fn lent(&self) -> Vec<Arc<GuestRegions>> {
         self.loans.values().filter_map(|loan| loan.lent.clone()).collect()
     }
@@ -296,7 +296,7 @@ impl Loan {
     /// Logs the state, `was_lent` before.
     fn tell(&self, port: PortIndex, was_lent: bool) {
         match (was_lent, self.lent.is_some()) {
-            (false, true) => tracing::info!(port, "the device reads the guest's memory"),
+            (false, true) => tracing::info!(port, "the device uses the guest's memory"),
             (true, false) => tracing::info!(port, "frames are copied: {}", self.why.text),
             _ => tracing::debug!(port, "frames are copied: {}", self.why.text),
         }

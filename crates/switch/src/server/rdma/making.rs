@@ -206,16 +206,13 @@ impl Making {
 
     /// Returns the state of zero copy of a port's vNIC.
     fn zero_copy(&self, port: PortIndex) -> ZeroCopyStatus {
-        let landing = || {
-            let pieces =
-                self.pairs.get(&port).map(|(pair, _)| pair.pieces()).filter(|(has, needs)| has < needs);
-            let too_few = |(has, needs)| {
-                let why = format!(
+        let landing = || match self.pairs.get(&port).map(|(pair, _)| pair.pieces()) {
+            Some((has, needs)) if has < needs => LandingStatus {
+                copied_because: Some(format!(
                     "the RDMA device takes {has} pieces of memory for each request (max_sge), and a frame that lands needs {needs}"
-                );
-                LandingStatus { copied_because: Some(why) }
-            };
-            pieces.map_or_else(|| self.landings.status(port), too_few)
+                )),
+            },
+            _ => self.landings.status(port),
         };
         let landing = self.lending.lent_to(port).map(|_| landing());
         ZeroCopyStatus { landing, ..self.lending.status(port) }

@@ -17,7 +17,7 @@
 //! - `wanted`: which queue pairs and members a link should have, by the table of ports
 //! - [`plan`]: which queue pairs to make, replace and destroy
 //! - [`handles`]: address handles of peers
-//! - `guests`: guests' memory that a device may read, and who uses it; `locked`: how much of it
+//! - `guests`: guests' memory that a device may use, and who uses it; `locked`: how much of it
 //! - `registering`: registers it
 //! - `lending`: lends it to a link, and takes it back
 //! - `landings`: where frames land in it; `land`: begins and ends that

@@ -36,7 +36,7 @@ const LOOK: Duration = Duration::from_micros(50);
 pub struct Rdma {
     /// The devices.
     pub devices: Devices,
-    /// Memory that they may read.
+    /// Guests' memory that they may use.
     pub(in crate::server) guests: Arc<Guests>,
     state: Mutex<State>,
     bell: Condvar,

@@ -14,9 +14,9 @@ mod fates;
 mod tests;
 
 use super::Worker;
+use super::departures::{fate, waited_for_rate};
 use super::outstanding::end_rest;
 use super::parts::{note_part, record_part};
-use super::serve::{fate, waited_for_rate};
 use crate::link::delivery::{on_wire, understands_marks};
 use crate::link::{Delivery, Posted};
 use crate::port::{Egress, Port};

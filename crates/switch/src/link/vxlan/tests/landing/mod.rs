@@ -220,6 +220,18 @@ impl Landed {
         landed
     }
 
+    /// Takes all frames that arrived, as the uplink's worker does. They go back by `give_back`.
+    fn take(&mut self) -> Vec<FrameRef> {
+        let tx = &mut self.scene.b.tx;
+        (0..2).for_each(|queue| tx.readiness.note_readable(queue, 0, 0));
+        let mut frames = vec![];
+        while let Taken::New(pending, 1) = tx.take() {
+            inspect(pending.frame);
+            frames.push(pending.frame);
+        }
+        frames
+    }
+
     /// Takes all that arrived, as the uplink's worker and the port's do; returns the reasons of drops.
     fn turn(&mut self, mut end: impl FnMut(FrameRef) -> End) -> Vec<DropReason> {
         let (tx, mut drops) = (&mut self.scene.b.tx, vec![]);
