@@ -85,22 +85,24 @@ class TwoRoceHosts:
     gids = (1, 1)
 
     def __init__(self, folder: Path, *, cpus: int = 1, mtu: int = JUMBO) -> None:
-        self._cleanup = ExitStack()
         link = folder / "link.sock"
         self.hosts: list[Guest] = []
-        for number in (1, 2):
-            nic = unix_link(link, f"52:54:00:0e:00:{number:02x}", server=number == 1)
-            guest = Guest(
-                folder / f"host{number}",
-                [nic],
-                cpus=cpus,
-                memory_mb=1024,
-                modules=MODULES,
-                setup=setup(address(number), mtu=mtu),
-            )
-            self.hosts.append(self._cleanup.enter_context(guest))
-            # QEMU's client does not wait for its server.
-            wait_for("the link", link.exists, 30)
+        # Where the second one does not start, the first one ends.
+        with ExitStack() as guests:
+            for number in (1, 2):
+                nic = unix_link(link, f"52:54:00:0e:00:{number:02x}", server=number == 1)
+                guest = Guest(
+                    folder / f"host{number}",
+                    [nic],
+                    cpus=cpus,
+                    memory_mb=1024,
+                    modules=MODULES,
+                    setup=setup(address(number), mtu=mtu),
+                )
+                self.hosts.append(guests.enter_context(guest))
+                # QEMU's client does not wait for its server.
+                wait_for("the link", link.exists, 30)
+            self._cleanup = guests.pop_all()
         self.guests = self.hosts
 
     def __enter__(self) -> Self:

@@ -286,7 +286,7 @@ impl LocalPair {
         unsafe { self.queue_pair.post_receive(&receives) }.map_err(|(taken, _)| taken)
     }
 
-    /// Posts buffers of the region until the device has [`beside`] those that are out, with the landing's.
+    /// Posts buffers of the region until the device has as many, with the landing's, as [`beside`] wants for the frames under way.
     ///
     /// # Errors
     /// As for [`post`](Self::post).

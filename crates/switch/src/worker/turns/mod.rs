@@ -92,16 +92,16 @@ impl Account {
     }
 }
 
-/// The times of turns and loops.
+/// The times of turns and loops (ns): each is the constant of its name, longer with a longer host latency.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     quantum: i64,
     slice: i64,
-    /// [`LOOP`].
+    /// The latest beginning of a best-effort turn, [`LOOP`].
     latest: u64,
     longest: i64,
     debt: i64,
-    /// [`REALTIME_BURST`].
+    /// For how long real-time ports go first at once, [`REALTIME_BURST`].
     realtime: i64,
 }
 

@@ -237,6 +237,11 @@ fn a_longer_host_latency_makes_longer_turns() {
     assert_eq!(some, [1, 1, 2, 4, 8]);
 }
 
+#[test]
+fn the_times_are_for_the_default_host_latency() {
+    assert_eq!(HOST_LATENCY, tidegate_contract::Host::default().host_latency.get());
+}
+
 /// Debts and savings stay, but no more is saved up than the new quantum.
 #[test]
 fn a_changed_host_latency_keeps_the_shares() {
