@@ -71,6 +71,8 @@ def test_the_cost_of_a_port_is_separated_from_that_of_a_frame() -> None:
     assert instructions.by_port({"64B": 500.0}) == []
 
 
+# It builds the switch once more, with the clock of tests, beside guests.
+@pytest.mark.timeout(900)
 @pytest.mark.abreast
 def test_the_hot_path_takes_no_more_instructions() -> None:
     """As stored in bench/instructions.json."""
